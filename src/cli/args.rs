@@ -141,7 +141,7 @@ Examples:
   mcpproxy -c ./mcp_config.json serve --log-level debug
   mcpproxy serve --salvage
 
-Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is valid. \
+Agents connect to http://127.0.0.1:8080/mcp. Without a config the defaults apply; a file that -c names must exist. \
 Ctrl-C lets calls in flight finish for at most 20 seconds, flushes the activity log and stops every child \
 process. A second Ctrl-C aborts the calls and exits at once (exit code 130). SIGTERM, and SIGHUP when the terminal \
 closes, act like Ctrl-C; any other SIGHUP reloads the config, as a change of its file does.")]
@@ -242,7 +242,7 @@ Examples:
   mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' \\
     --sensitivity private
 
-The command declares the intent: tool-read is refused for a tool its server marks destructive."
+The command declares the intent: for a tool marked destructive only tool-destructive is allowed."
     )]
     Call(CallCommand),
     /// Search, list and inspect the tools of all upstream servers

@@ -246,6 +246,15 @@ pub(super) async fn suggesting<T>(
         other => return other,
     };
     if vocabulary == Vocabulary::Tools {
+        let servers = names(backend, "servers").await.unwrap_or_default();
+        if servers.iter().any(|server| server == word) {
+            failure.message = format!(
+                "'{}' is a server: `mcpproxy tools list --server {}` lists its tools",
+                line(word),
+                argument(word)
+            );
+            return Err(failure);
+        }
         if let Some(why) = not_offered(backend, word).await {
             failure.message = why;
             return Err(failure);
@@ -256,12 +265,12 @@ pub(super) async fn suggesting<T>(
         }
     }
     let (suggestion, all) = match vocabulary {
-        Vocabulary::Tools => (tool(backend, word).await, Some("mcpproxy tools search")),
+        Vocabulary::Tools => (tool(backend, word).await, Some("mcpproxy tools list")),
         Vocabulary::Servers => {
             (among(backend, "servers", word).await, Some("mcpproxy upstream list"))
         }
         Vocabulary::ToolsAndServers => match word.contains(':') {
-            true => (tool(backend, word).await, Some("mcpproxy tools search")),
+            true => (tool(backend, word).await, Some("mcpproxy tools list")),
             false => (among(backend, "servers", word).await, Some("mcpproxy upstream list")),
         },
         Vocabulary::Tokens => (among(backend, "tokens", word).await, Some("mcpproxy token list")),
@@ -550,13 +559,13 @@ mod tests {
 
     #[test]
     fn cli_3_tool_of_an_unknown_server_points_to_the_servers() {
-        let of = |message: &str| advised(message.to_owned(), Some("mcpproxy tools search"));
+        let of = |message: &str| advised(message.to_owned(), Some("mcpproxy tools list"));
         assert_eq!(
             of("Server 'files' not found"),
             "Server 'files' not found: `mcpproxy upstream list` lists the servers, `mcpproxy upstream add` adds one"
         );
         let tool = "Tool 'files:x' not found";
-        assert_eq!(of(tool), format!("{tool}: `mcpproxy tools search` lists them"));
+        assert_eq!(of(tool), format!("{tool}: `mcpproxy tools list` lists them"));
     }
 
     #[test]

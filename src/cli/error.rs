@@ -1,5 +1,6 @@
 //! Error of a command: exit code and a one-line message with the next step.
 
+use crate::hints;
 use crate::terminal_safe::{joined, line};
 use http::StatusCode;
 use mcpproxy_config::problem::{Problem, Severity};
@@ -50,6 +51,14 @@ impl CommandError {
         Self::new(Exit::Usage, message)
     }
 
+    /// Turns the proxy's refusal of invalid values, which came from the command line, into bad usage.
+    pub(super) fn of_flags(self) -> Self {
+        match self.status {
+            Some(StatusCode::BAD_REQUEST) => Self { exit: Exit::Usage, ..self },
+            Some(_) | None => self,
+        }
+    }
+
     /// Adds the id that the proxy did not find, and the command that lists the existing ids, if the status is 404.
     pub(super) fn naming(mut self, id: &str, listing: &str) -> Self {
         if self.status == Some(StatusCode::NOT_FOUND) {
@@ -68,7 +77,7 @@ impl CommandError {
             return lines.collect::<Vec<_>>().join("\n");
         }
         if !json {
-            return format!("error: {}", line(&self.message));
+            return format!("error: {}", line(&hints::commands(&self.message)));
         }
         let mut error = serde_json::json!({
             "success": false, "error": self.message, "exit_code": self.exit as u8,

@@ -2,6 +2,7 @@
 //!
 //! Pure except for [`Times::new`], which reads the clock and the time zone.
 
+use crate::hints;
 use crate::table::cell;
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -165,7 +166,10 @@ pub(super) fn nonconforming_items(server: &Value, max: usize) -> Option<String> 
     let shown = notes.iter().take(max).map(String::as_str).collect::<Vec<_>>().join("; ");
     Some(match notes.len().saturating_sub(max) {
         0 => format!("{counts}: {shown}"),
-        more => format!("{counts}: {shown}; {more} more: mcpproxy upstream list"),
+        more => {
+            let command = hints::commands("mcpproxy upstream list");
+            format!("{counts}: {shown}; {more} more: {command}")
+        }
     })
 }
 

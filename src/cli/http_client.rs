@@ -350,7 +350,7 @@ fn is_health(body: &[u8]) -> bool {
     serde_json::from_slice::<Health>(body).is_ok()
 }
 
-/// What a running proxy does that does not accept the API key of a command, and the next step.
+/// Message about a running proxy that does not accept the API key of a command, without its subject.
 pub(super) const ANOTHER_KEY: &str =
     "uses another API key: pass its config with -c, or set MCPPROXY_API_KEY";
 

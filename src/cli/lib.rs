@@ -8,6 +8,7 @@ use crate::error::{CommandError, Exit};
 use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
+use mcpproxy_runtime::nearest::nearest_few;
 use mcpproxy_upstream::reaper;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -22,6 +23,7 @@ mod completion;
 mod error;
 mod format;
 mod guide;
+mod hints;
 mod http_client;
 mod logging;
 mod markdown;
@@ -54,6 +56,8 @@ pub fn run() -> ExitCode {
             return report_usage_error(&with_tip(without_hidden_tips(error), &typed), &typed);
         }
     };
+    let named = (cli.global.config.as_deref(), cli.global.data_dir.as_deref());
+    hints::remember(named, commands_with_config);
     let output = Output::new(&cli.global);
     match commands::run(cli, &output) {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,6 +66,16 @@ pub fn run() -> ExitCode {
             ExitCode::from(failure.exit as u8)
         }
     }
+}
+
+/// Commands that read no config.
+const WITHOUT_CONFIG: [&str; 4] = ["completions", "demo", "guide", "man"];
+
+/// Names of the commands that read the config.
+fn commands_with_config() -> Vec<String> {
+    let all = Cli::command();
+    let names = all.get_subcommands().map(|it| it.get_name().to_owned());
+    names.filter(|name| !WITHOUT_CONFIG.contains(&name.as_str())).collect()
 }
 
 /// Handles a parse error or a request for help.
@@ -81,7 +95,8 @@ fn report_usage_error(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     }
 }
 
-/// Removes suggestions of hidden commands, and advice to pass an unknown flag as a value, from an error.
+/// Removes suggestions of hidden commands, all but the most similar command, and advice to pass an unknown flag as a value, from an
+/// error.
 fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().contains(" as a value, use "));
@@ -101,8 +116,14 @@ fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     let is_hidden =
         |name: &String| all.get_subcommands().any(|it| it.is_hide_set() && it.get_name() == name);
     let tips: Vec<String> = tips.into_iter().filter(|name| !is_hidden(name)).collect();
-    if !tips.is_empty() {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(tips));
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) => typed.clone(),
+        Some(_) | None => String::new(),
+    };
+    let meant = nearest_few(&typed, tips.iter().map(String::as_str), 1).first().copied();
+    if let Some(meant) = meant.or(tips.first().map(String::as_str)) {
+        let meant = vec![meant.to_owned()];
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
     }
     error
 }
@@ -137,6 +158,10 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.contains("<CLIENT>") => {
             Some("`mcpproxy guide clients` shows how to connect others".to_owned())
         }
+        ErrorKind::UnknownArgument if typed.iter().any(|word| word == "serve") => {
+            let is_port = context(ContextKind::InvalidArg)?.starts_with("--port");
+            is_port.then(|| "did you mean `--listen 127.0.0.1:PORT`?".to_owned())
+        }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
             if !word.contains(':') || !follows(["call", word]) {
@@ -161,19 +186,25 @@ const MEANT_COMMANDS: &[(&str, &[&str], &str)] = &[
         &["add", "remove", "enable", "disable", "restart", "logs", "login", "logout"],
         "upstream *",
     ),
-    ("", &["list", "ls"], "upstream list"),
+    ("", &["list", "ls", "server", "servers"], "upstream list"),
     ("", &["start", "run"], "serve"),
     ("", &["log", "audit"], "activity list"),
+    ("", &["tail"], "activity watch"),
     ("", &["search", "diff", "annotate"], "tools *"),
     ("", &["approve", "deny"], "approvals *"),
     ("", &["watch", "export", "verify"], "activity *"),
     ("", &["explain", "replay"], "policy *"),
     ("", &["check", "reload"], "config *"),
     ("activity", &["search"], "activity list --text"),
+    ("activity", &["tail", "follow"], "activity watch"),
     ("call", &["read", "write", "destructive"], "call tool-*"),
+    ("call", &["delete", "tool_destructive"], "call tool-destructive"),
+    ("call", &["tool_read"], "call tool-read"),
+    ("call", &["tool_write"], "call tool-write"),
     ("config", &["show", "get"], "config check"),
     ("token", &["add"], "token create"),
-    ("token", &["remove", "delete"], "token revoke"),
+    ("token", &["remove", "delete", "rm"], "token revoke"),
+    ("approvals", &["remove", "revoke", "rm"], "approvals deny"),
 ];
 
 /// The command probably meant by a word that is not a subcommand of `parent`.
@@ -224,6 +255,15 @@ mod tests {
         let failure = CommandError::usage(usage_message(&error.to_string()));
         let expected = "the following required arguments were not provided: <SERVER:TOOL>";
         assert_eq!(failure.message, expected);
+    }
+
+    #[test]
+    fn commands_without_config_exist() {
+        let all = Cli::command();
+        for name in WITHOUT_CONFIG {
+            assert!(all.find_subcommand(name).is_some(), "{name}");
+        }
+        assert!(commands_with_config().contains(&"serve".to_owned()));
     }
 
     #[test]

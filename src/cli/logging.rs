@@ -5,6 +5,7 @@
 //! `--color` and the usual variables, as they do for results. Errors of stderr itself are ignored.
 
 use crate::args::Global;
+use crate::hints;
 use crate::style::Colors;
 use crate::terminal_safe;
 use crate::terminal_safe::Visible;
@@ -79,9 +80,9 @@ fn stderr() -> io::Result<File> {
     Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
 }
 
-/// Prints a line to stderr.
+/// Prints a line of mcpproxy's own to stderr.
 pub(super) fn print_line(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", hints::commands(&line.to_string()));
 }
 
 /// Formatter of `name=value` fields that prevents forged fields, lines and colors: a value that is not a plain word

@@ -16,7 +16,7 @@ pub(super) use crate::style::{
 };
 use crate::table::{Cell, Column, TableView};
 use crate::terminal_safe::line;
-use crate::{logging, table, terminal_safe};
+use crate::{hints, logging, table, terminal_safe};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -82,7 +82,7 @@ impl Output {
     /// Text of a list without entries. A program counts rows, so in a pipe it goes to stderr and the result is empty.
     pub(super) fn none(&self, message: &str) -> String {
         if self.view.width.is_some() || self.terminal {
-            return message.to_owned();
+            return hints::commands(message).into_owned();
         }
         logging::print_line(message);
         String::new()

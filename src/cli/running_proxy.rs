@@ -9,7 +9,7 @@ use crate::args::Global;
 use crate::format::{list, text};
 use crate::http_client::{HttpClient, Security, target};
 use crate::terminal_safe::line;
-use crate::{logging, start_proxy};
+use crate::{hints, logging, start_proxy};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use mcpproxy_config::Config;
@@ -183,7 +183,9 @@ impl ReloadReport {
     /// A sentence for people.
     pub(super) fn message(&self) -> String {
         match self {
-            Self::NotRunning => "No mcpproxy is running: `mcpproxy serve` starts one.".to_owned(),
+            Self::NotRunning => {
+                hints::commands("No mcpproxy is running: `mcpproxy serve` starts one.").into_owned()
+            }
             Self::InForce(later) if later.is_empty() => {
                 "The running mcpproxy has applied the change.".to_owned()
             }

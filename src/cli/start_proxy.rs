@@ -236,7 +236,7 @@ pub(super) fn flags(global: &Global, listen: Option<&str>) -> Flags {
 pub(super) fn unusable(problems: Vec<Problem>) -> CommandError {
     let errors = problems.iter().filter(|it| it.severity == Severity::Error);
     let errors: Vec<String> = errors.map(ToString::to_string).collect();
-    CommandError { problems, ..CommandError::new(Exit::Config, errors.join("\n")) }
+    CommandError { problems, ..CommandError::new(Exit::Config, errors.join("; ")) }
 }
 
 /// Refuses to change a config file that a fleet's config overrides.

@@ -171,7 +171,14 @@ fn wrapped(line: &str, width_limit: usize, keeps_paths: bool) -> Vec<&str> {
         }
         let is_late = |at: &usize| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit);
         let path_end = if keeps_paths { end_before_or_after_path(rest, end) } else { None };
-        let between = path_end.or(blank.filter(is_late)).or(comma.filter(is_late));
+        // A word that fits a line is not split.
+        let is_before_word = |at: &usize| {
+            let next = rest.get(at + 1..).unwrap_or_default();
+            let word = next.split(' ').next().unwrap_or_default();
+            word.len() <= MAX_WORD_BYTES && word.width() <= width_limit
+        };
+        let late_break = blank.filter(is_late).or(comma.filter(is_late));
+        let between = path_end.or(late_break).or(blank.filter(is_before_word));
         // A part has at least one character, regardless of its width.
         let first = rest.chars().next().map_or(0, char::len_utf8);
         let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
@@ -183,6 +190,9 @@ fn wrapped(line: &str, width_limit: usize, keeps_paths: bool) -> Vec<&str> {
     }
     lines
 }
+
+/// Maximum length of a word that is not split, in bytes.
+const MAX_WORD_BYTES: usize = 256;
 
 /// Maximum width of a path that is not split.
 const MAX_PATH_WIDTH: usize = 1024;
@@ -265,6 +275,7 @@ mod tests {
             ("one two three", 100, &["one two three"]),
             ("a 0123456789", 6, &["a 0123", "456789"]),
             ("abc 0123456789", 6, &["abc", "012345", "6789"]),
+            ("tool everything:long 1", 16, &["tool", "everything:long", "1"]),
             ("  indented code", 10, &["  indented", "code"]),
             ("{\"a\":true,\"open\":false}", 14, &["{\"a\":true,", "\"open\":false}"]),
             ("{\"a\":[1,22,333]}", 12, &["{\"a\":[1,22,", "333]}"]),

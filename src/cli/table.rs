@@ -80,6 +80,8 @@ pub(super) struct Column {
     align: Align,
     /// Whether the cells are `server:tool`.
     has_servers: bool,
+    /// Whether a text below its row is wrapped rather than cut.
+    wraps: bool,
 }
 
 impl Fit {
@@ -92,7 +94,13 @@ impl Fit {
 impl Column {
     /// A column of text, aligned to the left.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, fit: Fit) -> Self {
-        Self { name: name.into(), fit, align: Align::Left, has_servers: false }
+        Self { name: name.into(), fit, align: Align::Left, has_servers: false, wraps: false }
+    }
+
+    /// Wraps the text of the [`Fit::Below`] column, so that nothing of it is missed.
+    pub(super) fn with_wrapped_text(mut columns: Vec<Self>) -> Vec<Self> {
+        columns.iter_mut().for_each(|column| column.wraps = column.fit == Fit::Below);
+        columns
     }
 
     /// Aligns the columns with these names to the right, because they contain numbers.
@@ -216,6 +224,7 @@ struct Shown {
     fit: Fit,
     align: Align,
     has_servers: bool,
+    wraps: bool,
 }
 
 impl TableLayout {
@@ -223,7 +232,7 @@ impl TableLayout {
     pub(super) fn new(columns: &[Column], widths: &[CellWidths], view: TableView) -> Self {
         let named = columns.iter().zip(widths).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit, align, has_servers }, cells))| {
+            .map(|(index, (Column { name, fit, align, has_servers, wraps }, cells))| {
                 let (name, width) = (name.to_string(), cells.longest.max(name.width()));
                 Shown {
                     index,
@@ -234,6 +243,7 @@ impl TableLayout {
                     fit: *fit,
                     align: *align,
                     has_servers: *has_servers,
+                    wraps: *wraps,
                 }
             })
             .collect();
@@ -307,7 +317,9 @@ impl TableLayout {
                 (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
-                (Fit::Key(_), Some(_)) if it.has_servers => (cut_tool(&text, it.width), style),
+                (Fit::Middle | Fit::Key(_), Some(_)) if it.has_servers => {
+                    (cut_tool(&text, it.width), style)
+                }
                 (Fit::Middle | Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
                 // Output to a pipe is not truncated.
                 (Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => {
@@ -317,7 +329,14 @@ impl TableLayout {
         });
         let below = self.below.as_ref().and_then(|it| Some((it, &cells.get(it.index)?.text)));
         if let Some((it, text)) = below.filter(|(_, text)| !text.is_empty()) {
-            let _ = write!(line, "\n{:INDENT$}{}", "", cut_to(text, it.width, it.width * 3 / 4));
+            let width = it.width + INDENT;
+            let below = Paragraph::new(Some(width)).indented(INDENT);
+            let _ = match it.wraps {
+                true => write!(line, "\n{}", below.block(text)),
+                false => {
+                    write!(line, "\n{:INDENT$}{}", "", cut_to(text, it.width, it.width * 3 / 4))
+                }
+            };
         }
         line
     }
@@ -461,6 +480,14 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
     drawn
 }
 
+/// Maximum length of a cell in a column of wrapped text, in characters.
+const WRAPPED_CHARS: usize = 400;
+
+/// Like [`cell`], for a column of wrapped text.
+pub(super) fn wrapped_cell(text: &str) -> String {
+    cut(&one_line(text), WRAPPED_CHARS)
+}
+
 /// Formats untrusted text as one line of a cell.
 pub(super) fn cell(text: &str) -> String {
     cut(&one_line(text), CELL_CHARS)
@@ -516,7 +543,7 @@ fn server_and_tool(text: &str) -> Option<(&str, &str)> {
 
 /// Truncates to `max` terminal columns, with an ellipsis in the middle. A name after the only colon, as in
 /// `server:tool`, is kept whole if it fits.
-fn cut_middle(text: &str, max: usize) -> String {
+pub(super) fn cut_middle(text: &str, max: usize) -> String {
     if text.width() <= max {
         return text.to_owned();
     }

@@ -56,7 +56,7 @@ pub fn nearest_within<'k>(
         let distance = word.distance(known, Some(max), effort)?;
         (distance <= max).then_some((distance, known))
     });
-    distances.min().map(|(_, known)| known)
+    distances.min_by_key(|found| word.rank(*found)).map(|(_, known)| known)
 }
 
 /// At most `count` of the `known` words, most similar first, without a limit on the distance: candidates for a choice
@@ -92,6 +92,13 @@ impl Wanted {
         let chars = word.chars().take(MAX_WORD_CHARS + 1).count();
         let fits = (1..=MAX_WORD_CHARS).contains(&chars);
         fits.then(|| Self { text: beginning(word), chars })
+    }
+
+    /// Rank of a word by similarity. Of equally distant words, those that begin like this word come first, then those of
+    /// similar length.
+    fn rank<'k>(&self, (distance, known): (usize, &'k str)) -> (usize, bool, usize, &'k str) {
+        let begins = beginning(known).starts_with(&self.text);
+        (distance, !begins, known.chars().count().abs_diff(self.chars), known)
     }
 
     /// Edit distance to `known`; `None` if they were not compared: the lengths differ by more than `max`, the budget is
@@ -134,6 +141,17 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(nearest(word, known), meant, "{word}");
+        }
+    }
+
+    #[test]
+    fn part_of_several_words_means_the_one_that_begins_with_it_or_is_shortest() {
+        for (word, known, expected) in [
+            ("tool_cal", &["internal_tool_call", "tool_call"][..], "tool_call"),
+            ("retention", &["min_retention", "retention_days"], "retention_days"),
+            ("repo", &["delete_repository", "get_repo"], "get_repo"),
+        ] {
+            assert_eq!(nearest(word, known.iter().copied()), Some(expected), "{word}");
         }
     }
 

@@ -161,7 +161,12 @@ async fn run(
         }),
         Err(HandshakeFailure { reason, throttled: _ }) => {
             let ended = !losses.is_empty();
-            let reason = if ended { child.explain(reason).await } else { reason };
+            let mut reason = if ended { child.explain(reason).await } else { reason };
+            if child.recent_stderr.cause().is_none()
+                && let Some(line) = link.first_garbage.get()
+            {
+                reason += &format!("; it wrote a line that is not a JSON-RPC message: {line}");
+            }
             child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
             let next = match &channel {
                 LifecycleChannel::Pipe(pipe) if pipe.late => Start::Known(ProtocolFamily::Modern),

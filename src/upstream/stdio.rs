@@ -57,6 +57,8 @@ pub(crate) struct ChildLink {
     pub(super) ended: OnceLock<Arc<str>>,
     /// Number of lines that were not messages.
     pub(super) garbage: AtomicU64,
+    /// Excerpt of the first such line.
+    pub(super) first_garbage: OnceLock<Arc<str>>,
     /// Whether the output ended within a line whose recipient was unknown.
     pub(super) ended_within_line: AtomicBool,
     /// Pieces queued beyond [`CALL_PIECES`].
@@ -123,6 +125,7 @@ impl ChildLink {
             out,
             ended: OnceLock::new(),
             garbage: AtomicU64::new(0),
+            first_garbage: OnceLock::new(),
             ended_within_line: AtomicBool::new(false),
             spill: Arc::default(),
         };

@@ -725,7 +725,7 @@ fn act_7_watch_shows_each_record_until_it_is_interrupted() {
     let listen = format!("127.0.0.1:{}", free_port());
     let path = configure(json!({"listen": listen}), folder.path());
     let output = Output::of(mcpproxy().arg("-c").arg(path).args(["activity", "watch"]));
-    fails(&output, 3, &["mcpproxy serve"]);
+    fails(&output, 3, &["no mcpproxy is running", "config.json serve` starts one"]);
 }
 
 /// File of a log with its newest records.

@@ -173,7 +173,7 @@ fn log_that_was_lost_completely_is_fetched_completely() {
     let path = configure(config(&store, "a", json!(false)), folder.path());
     let refused = Output::of(mcpproxy().args(["serve", "-c"]).arg(&path));
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);
-    assert!(refused.stderr.contains("mcpproxy serve --salvage"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(" serve --salvage`"), "{}", refused.stderr);
     let a = Proxy::unready_under(SALVAGE, config(&store, "a", json!(false)), folder).ready();
     assert_eq!(calls(&a, "").1, ids);
     assert!(called(&a, "after", 2) > before);

@@ -348,7 +348,8 @@ impl Proxy {
         let config = self.folder.path().join("config.json");
         let listen = format!("127.0.0.1:{}", self.port);
         let mut command = mcpproxy();
-        command.arg("--config").arg(config).env("MCPPROXY_LISTEN", listen).args(args);
+        // Commands in messages repeat flags, and not variables.
+        command.env("MCPPROXY_CONFIG", config).env("MCPPROXY_LISTEN", listen).args(args);
         command
     }
 

@@ -340,7 +340,7 @@ fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     assert!(run(&["token", "list"]).stdout.contains("read_*"));
     let again = run(&["token", "create", "ci"]);
     assert_eq!((again.code, again.stderr.contains("'ci' exists already")), (Some(1), true));
-    assert_eq!(run(&["token", "create", "a b"]).code, Some(1));
+    assert_eq!(run(&["token", "create", "a b"]).code, Some(2));
     let made = run(&["token", "create", "other"]);
     let secret = made.stdout.strip_suffix('\n').unwrap_or_default();
     let is_alone = secret.starts_with("mcpp_") && !secret.contains(char::is_whitespace);

@@ -30,7 +30,7 @@ fn config(servers: &str) -> (tempfile::TempDir, PathBuf, String) {
 
 fn command(file: &Path, args: &[&str]) -> Command {
     let mut command = mcpproxy();
-    command.arg("-c").arg(file).args(args);
+    command.env("MCPPROXY_CONFIG", file).args(args);
     command
 }
 
@@ -83,6 +83,7 @@ fn config_is_unchanged_if_a_server_cannot_be_added_and_the_next_step_is_named() 
         (&["add", "a", "--", "no-such-program-anywhere"], 1, "server 'a' already exists"),
         (&["add", "a", "--replace", "--", "no-such-program-anywhere"], 1, "is not found on PATH"),
         (&["add", "b", "h.example/mcp"], 1, "for a URL write https://h.example/mcp"),
+        (&["add", "b", "localhost:3000"], 1, "for a URL write http://localhost:3000"),
         (&["add", "a:b", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
         (&["add", "../x", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
         (&["add", "x\u{1b}[2J", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),

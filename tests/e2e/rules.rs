@@ -541,7 +541,7 @@ fn command_line_checks_tests_and_explains_rules() {
     let other = explain("admin", &["--action", "destructive"]);
     assert!(other.contains("\nrules for other actions only: known-words ("), "{other}");
     let nobody = proxy.cli(&["policy", "explain", "--as", "ci", "--tool", "s:echo"]);
-    assert_eq!(nobody.code, Some(1), "{}", nobody.stdout);
+    assert_eq!(nobody.code, Some(2), "{}", nobody.stdout);
     assert!(
         nobody.stderr.contains("principals are anonymous, admin, token:NAME"),
         "{}",

@@ -456,7 +456,9 @@ fn data_folder_content_is_private_regardless_of_umask_and_folder_permissions() {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", command, "sh"]).arg(export.get_program()).args(export.get_args());
     let listen = format!("127.0.0.1:{}", proxy.port);
-    let output = Output::of(shell.arg(&file).env("MCPPROXY_LISTEN", listen));
+    let path = proxy.folder.path().join("config.json");
+    shell.arg(&file).env("MCPPROXY_LISTEN", listen).env("MCPPROXY_CONFIG", path);
+    let output = Output::of(&mut shell);
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 

@@ -456,7 +456,7 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
             &["policy", "explain", "--as", "admin", "--tool", "s:delet_item"],
             "did you mean s:delete_item?",
         ),
-        (&["call", "tool-read", "s:zzzzzz"], "`mcpproxy tools search`"),
+        (&["call", "tool-read", "s:zzzzzz"], "`mcpproxy tools list`"),
         (&["call", "tool-read", "s:delete_item"], "(here: mcpproxy call tool-destructive)"),
     ] {
         if args[0] == "token" {
@@ -577,6 +577,11 @@ fn schema_of_the_config_is_printed_and_published() {
     let add = ["upstream", "add", "files", "--no-check", "--env", "A=b", "--", "true", "x"];
     let added = Output::of(mcpproxy().arg("-c").arg(&file).args(add).env("HOME", home.path()));
     assert_eq!(added.code, Some(0), "{}", added.stderr);
+    // Commands in messages are about the same file.
+    let serve = format!("mcpproxy -c {} serve", file.display());
+    for shown in [&init.stdout, &added.stdout] {
+        assert!(shown.contains(&serve), "{shown}");
+    }
     let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let wrong: Vec<String> =
         validator.iter_errors(&config).map(|error| error.to_string()).collect();

@@ -290,9 +290,10 @@ async fn change(
         tokio::task::spawn_blocking(move || identity.change(change, random, SystemTime::now()));
     let changed = changing.await.map_err(ApiError::internal)?.map_err(|error| {
         let status = match &error {
-            TokenChangeError::Name(_) | TokenChangeError::List(_) | TokenChangeError::Expires => {
-                StatusCode::BAD_REQUEST
-            }
+            TokenChangeError::Name(_)
+            | TokenChangeError::LongName(..)
+            | TokenChangeError::List(_)
+            | TokenChangeError::Expires => StatusCode::BAD_REQUEST,
             TokenChangeError::Exists(_) | TokenChangeError::Full => StatusCode::CONFLICT,
             TokenChangeError::Missing(_) => StatusCode::NOT_FOUND,
             TokenChangeError::File(

@@ -523,7 +523,9 @@ Examples:
   mcpproxy policy explain --as token:ci --tool github:delete_repo \\
     --args '{\"repo\":\"x\"}'
   mcpproxy policy explain --as jwt:ann --group dev --tool files:read \\
-    --action read -o json")]
+    --action read -o json
+
+A token that does not exist is an error, after the explanation.")]
     Explain(PolicyExplain),
     /// Show what new rules would have decided about the logged calls
     #[command(after_help = "\

@@ -9,7 +9,7 @@ use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, text};
 use crate::output::{Output, Paragraph, confirm, declined, parse};
 use crate::terminal_safe::{argument, line};
-use crate::{backend, running_proxy, start_proxy};
+use crate::{backend, hints, running_proxy, start_proxy};
 use http::StatusCode;
 use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::Servers;
@@ -78,6 +78,7 @@ pub(super) fn run(
             recovery(name, state.as_deref())
         )));
     }
+    let correctable = correctable(annotated, &stated_before);
     let answers = match given {
         [] if !(stdin().is_terminal() && stdout().is_terminal()) => {
             let text = "annotating needs a terminal, or --read, --write and --destructive with the tools' names";
@@ -85,14 +86,14 @@ pub(super) fn run(
         }
         [] => ask(&unannotated, &mut stdin().lock(), &mut stdout().lock(), output.view.width)?,
         given => {
-            check(name, &unannotated, &correctable(annotated, &stated_before), given)?;
+            check(name, &unannotated, &correctable, given)?;
             given.to_vec()
         }
     };
     if answers.is_empty() {
         let response = json!({"server": name, "annotated": {}, "unannotated": unannotated.len()});
         return output.print(&response.to_string(), |_| match unannotated.is_empty() {
-            true => nothing_to_ask(name, tools.len(), state.as_deref()),
+            true => nothing_to_ask(name, tools.len(), !correctable.is_empty(), state.as_deref()),
             false => "Nothing was changed.".to_owned(),
         });
     }
@@ -152,19 +153,23 @@ fn recovery(name: &str, state: Option<&str>) -> String {
 }
 
 /// Message if no tool of a server is unannotated.
-fn nothing_to_ask(name: &str, tools: usize, state: Option<&str>) -> String {
+fn nothing_to_ask(name: &str, tools: usize, may_correct: bool, state: Option<&str>) -> String {
     let shown = line(name);
     let word = argument(name);
-    match state {
+    let message = match state {
         Some(CONNECTED) if tools == 0 => format!("'{shown}' has no tools."),
-        Some(CONNECTED) => format!(
+        Some(CONNECTED) if may_correct => format!(
             "Every tool of '{shown}' is annotated. To correct an answer: mcpproxy tools annotate {word} --write TOOL"
+        ),
+        Some(CONNECTED) => format!(
+            "Every tool of '{shown}' is annotated by the server. `capabilities` in the config overrides a wrong annotation."
         ),
         state => format!(
             "Every known tool of '{shown}' is annotated, but there may be more: {}",
             recovery(name, state)
         ),
-    }
+    };
+    hints::commands(&message).into_owned()
 }
 
 /// Side effects that the config states for single tools of a server. Empty if the file cannot be read again.
@@ -361,10 +366,17 @@ mod tests {
             (None, "no mcpproxy is running: `mcpproxy serve` starts the server and reads them"),
         ] {
             assert_eq!(recovery("a b", state), command);
-            assert!(nothing_to_ask("a b", 3, state).ends_with(command), "{state:?}");
+            assert!(nothing_to_ask("a b", 3, true, state).ends_with(command), "{state:?}");
         }
-        assert_eq!(nothing_to_ask("s", 0, Some(CONNECTED)), "'s' has no tools.");
-        let whole = nothing_to_ask("s", 3, Some(CONNECTED));
-        assert!(whole.starts_with("Every tool of 's' is annotated."), "{whole}");
+        assert_eq!(nothing_to_ask("s", 0, true, Some(CONNECTED)), "'s' has no tools.");
+        let whole = nothing_to_ask("s", 3, true, Some(CONNECTED));
+        assert!(whole.ends_with(
+            "is annotated. To correct an answer: mcpproxy tools annotate s --write TOOL"
+        ));
+        let by_server = nothing_to_ask("s", 3, false, Some(CONNECTED));
+        assert!(
+            by_server.contains("by the server") && !by_server.contains("--write"),
+            "{by_server}"
+        );
     }
 }

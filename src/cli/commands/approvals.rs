@@ -4,8 +4,9 @@ use crate::args::ApprovalsCommand;
 use crate::backend::{Backend, target};
 use crate::error::CommandError;
 use crate::format::{Times, list, text};
+use crate::hints;
 use crate::output::{Output, Paragraph, parse};
-use crate::table::{Cell, Column, Fit, cell, cut};
+use crate::table::{Cell, Column, Fit, cell, cut, whole_cell, wrapped_cell};
 use crate::terminal_safe::line;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -26,8 +27,12 @@ const COLUMNS: [((&str, Fit), &str); 6] = [
     (("OPERATION", Fit::Whole), "/call/operation"),
     (("PRINCIPAL", Fit::Middle), "/call/principal"),
     // Kept, because they decide the answer.
-    ((WHY, Fit::Below), "/call/arguments"),
+    ((ARGUMENTS, Fit::Below), "/call/arguments"),
 ];
+
+/// Column of the agent's reason, for programs. People get it after the arguments, so that it cannot hide them or pass for
+/// them.
+const REASON: ((&str, Fit), &str) = (("REASON", Fit::Rank(9)), "/call/reason");
 
 /// Columns of standing approvals.
 const STANDING: [((&str, Fit), &str); 5] = [
@@ -38,8 +43,8 @@ const STANDING: [((&str, Fit), &str); 5] = [
     (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
 
-/// Header of the column with the agent's reason and the arguments.
-const WHY: &str = "REASON, ARGUMENTS";
+/// Header of the column with the arguments.
+const ARGUMENTS: &str = "ARGUMENTS";
 /// Header of a time column; the zone is added.
 const UNTIL: &str = "UNTIL";
 /// Command that lists the ids.
@@ -109,6 +114,12 @@ fn decision_line(decided: &Value, pending: &Value, scope: &str, width: Option<us
         // No call waits for it: it is a standing approval.
         true if state == "denied" => format!("{}: revoked", line(&access)),
         true => format!("{}: {}", line(&access), line(&state)),
+        // A standing approval permits more than the call that waited.
+        false if text(approval, "/state") == "approved" && scope.starts_with(" for ") => format!(
+            "{}{scope}: every call of {} by {principal}, with any arguments",
+            line(&state),
+            line(&access)
+        ),
         false => format!("{}{scope} for {principal}: {} {arguments}", line(&state), line(&access)),
     };
     cut(shown.trim_end(), width.unwrap_or(usize::MAX))
@@ -156,6 +167,7 @@ fn unique_prefix_length(ids: &[String]) -> usize {
 }
 
 fn table(all: &Value, output: &Output, times: &Times) -> String {
+    let for_people = output.view.width.is_some();
     let id_chars = output.view.width.map_or(usize::MAX, |_| unique_prefix_length(&ids(all)));
     let rows = |pointer: &str, columns: &[((&'static str, Fit), &str)]| -> Vec<Vec<Cell>> {
         let cell_of = |it: &Value, (name, at): (&str, &str)| {
@@ -163,12 +175,12 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
             match name {
                 "ID" => cell(value.get(..id_chars).unwrap_or(&value)).into(),
                 UNTIL => times.show_text(&value).into(),
-                WHY => {
-                    let reason = text(it, "/call/reason");
-                    let parts = [&*reason, &*value].into_iter().filter(|part| !part.is_empty());
-                    cell(&parts.collect::<Vec<_>>().join(" ")).into()
-                }
-                _ => Cell::from(cell(&value)),
+                ARGUMENTS if for_people => match text(it, "/call/reason") {
+                    reason if reason.is_empty() => wrapped_cell(&value).into(),
+                    reason => wrapped_cell(&format!("{value} reason: {reason}")).into(),
+                },
+                _ if for_people => Cell::from(cell(&value)),
+                _ => Cell::from(whole_cell(&value)),
             }
         };
         let cells =
@@ -182,11 +194,16 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         });
         named.collect()
     };
-    let (pending, standing) = (rows("/approvals", &COLUMNS), rows("/standing", &STANDING));
+    let mut shown = COLUMNS.to_vec();
+    shown.extend((!for_people).then_some(REASON));
+    let (pending, standing) = (rows("/approvals", &shown), rows("/standing", &STANDING));
     let mut drawn = match pending.is_empty() {
-        true if output.view.width.is_some() => "No pending calls.\n".to_owned(),
+        true if for_people => "No pending calls.\n".to_owned(),
         true => output.none("No pending calls."),
-        false => output.table(&columns(&COLUMNS), pending),
+        false => {
+            let columns = Column::with_servers(columns(&shown), "CALL");
+            output.table(&Column::with_wrapped_text(columns), pending)
+        }
     };
     for waiting in list(all, "/approvals") {
         let since = text(waiting, "/call/disconnected");
@@ -204,7 +221,7 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         let _ = writeln!(drawn, "Not included: {}", line(&text(unseen, "/why")));
     }
     if !standing.is_empty() {
-        drawn += "\nStanding approvals (`approvals deny ID` revokes one):\n";
+        drawn += "\nStanding approvals, for any arguments (`approvals deny ID` revokes one):\n";
         drawn += &output.table(&columns(&STANDING), standing);
     }
     drawn
@@ -256,7 +273,8 @@ fn show(data: &Value, width: Option<usize>) -> String {
         let id = line(&text(approval, "/id")).into_owned();
         let _ = writeln!(
             shown,
-            "\nThe call and its arguments are in the log: mcpproxy activity list --text {id}"
+            "\nThe call and its arguments are in the log: {}",
+            hints::commands(&format!("mcpproxy activity list --text {id}"))
         );
     }
     shown
@@ -288,7 +306,9 @@ mod tests {
         let once = "approved once for token:ops: memory:delete {\"entityNames\": [\"X\"]}";
         assert_eq!(shown(" once", None), once);
         assert_eq!(shown(" once", Some(40)), "approved once for token:ops:…");
-        assert!(shown(" for 1h", None).starts_with("approved for 1h for token:ops: memory:delete"));
+        let standing =
+            "approved for 1h: every call of memory:delete by token:ops, with any arguments";
+        assert_eq!(shown(" for 1h", None), standing);
         let standing = decision_line(&decided, &Value::Null, "", None);
         assert_eq!(standing, "memory:delete: approved");
     }
@@ -311,7 +331,7 @@ mod tests {
             {"id": "5r8x0q2mzk7w1ahd", "access": "memory:delete_entities", "call": call}]});
         let times = Times::Relative("2026-01-02T03:00:00Z".parse().unwrap());
         let keeps = ["memory:delete_entities", "token:ops", "destructive"];
-        let why = "clean up the obsolete entity X of the test run {\"entityNames\":[";
+        let why = "{\"entityNames\":[\"X\",\"Y\",\"Z\",";
         let keeps = [&keeps[..], &[why]].concat();
         crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
     }

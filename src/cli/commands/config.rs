@@ -7,7 +7,7 @@ use crate::error::{CommandError, problem_json};
 use crate::format::{list, text};
 use crate::output::Output;
 use crate::terminal_safe::{joined, line};
-use crate::{backend, logging, output, start_proxy};
+use crate::{backend, hints, logging, output, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
 use mcpproxy_config::problem::Problem;
@@ -183,15 +183,16 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
         let warned = wider.filter(|_| key).map_or_else(String::new, |mode| {
             format!(" The file is accessible to others (mode {mode:03o}): chmod 600 it.")
         });
+        let next = hints::commands(NEXT);
         match (made, key) {
             (true, _) => format!(
                 "Created {path}, {readable}{own}.\n\
-                 Editors complete and check it with {SCHEMA_FILE} beside it.\n\n{NEXT}"
+                 Editors complete and check it with {SCHEMA_FILE} beside it.\n\n{next}"
             ),
             (false, true) => {
-                format!("{path} exists: added an API key.{warned}\n\n{NEXT}")
+                format!("{path} exists: added an API key.{warned}\n\n{next}")
             }
-            (false, false) => format!("{path} exists: nothing changed.\n\n{NEXT}"),
+            (false, false) => format!("{path} exists: nothing changed.\n\n{next}"),
         }
     })
 }

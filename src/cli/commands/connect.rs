@@ -13,7 +13,7 @@ use crate::commands::token;
 use crate::error::CommandError;
 use crate::output::{Colors, Output, choose, confirm, declined};
 use crate::terminal_safe::{line, quoted};
-use crate::{clients, start_proxy};
+use crate::{clients, hints, start_proxy};
 use mcpproxy_config::edit::WrittenValue;
 use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, locate};
 use mcpproxy_runtime::os::{edited_file, private};
@@ -261,9 +261,9 @@ fn connect(
         add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
         if carries_token {
             let name = token_name(client);
-            message += &format!(
-                "\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it."
-            );
+            let note =
+                format!("\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it.");
+            message += &hints::commands(&note);
         }
         let permissions = known.permissions.map(|place| {
             format!("Its tool permissions are set in {place}: mcpproxy guide clients.")

@@ -17,7 +17,7 @@ use crate::server_state;
 use crate::server_state::{ServerTrial, try_servers};
 use crate::table::TableView;
 use crate::terminal_safe::{argument, line, quoted};
-use crate::{logging, output, running_proxy, start_proxy};
+use crate::{hints, logging, output, running_proxy, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::{Problem, Severity};
@@ -128,10 +128,13 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
         }
         if !fix.is_empty() {
             // Split only between two commands, so that each can be copied.
+            let fix = hints::commands(&fix);
             let mut fix = line(&fix);
             if width.is_some_and(|width| fix_indent + fix.width() > width) {
-                let next = format!(",\n{:fix_indent$}then", "");
-                fix = fix.replace(", then", &next).into();
+                for word in ["then", "or:"] {
+                    let next = format!(",\n{:fix_indent$}{word}", "");
+                    fix = fix.replace(&format!(", {word}"), &next).into();
+                }
             }
             let _ = writeln!(shown, "{:indent$} → {fix}", "", indent = OUTCOME + CHECK + 1);
         }

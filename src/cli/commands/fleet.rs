@@ -4,6 +4,7 @@ use crate::args::FleetCommand;
 use crate::backend::{Backend, target};
 use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, text};
+use crate::hints;
 use crate::output::{Output, of_state, parse};
 use crate::table::{Cell, Column, Fit, cell};
 use crate::terminal_safe::line;
@@ -209,7 +210,8 @@ fn shared(path: &Path) -> Result<(SharedConfig, Vec<String>), CommandError> {
     let unusable =
         |why: String| CommandError::new(Exit::Config, format!("{}: {why}", path.display()));
     if !path.is_file() {
-        return Err(unusable("not a file".to_owned()));
+        let why = if path.exists() { "not a file" } else { "does not exist" };
+        return Err(unusable(why.to_owned()));
     }
     let text = file::text(path).map_err(|problem| CommandError::new(Exit::Config, problem))?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -225,7 +227,7 @@ fn applied_summary(applied: &Value) -> String {
     if !left_out.is_empty() {
         let _ = write!(summary, " Omitted per-node keys: {}.", left_out.join(", "));
     }
-    summary + " `mcpproxy fleet status` shows its state on each node."
+    summary + &hints::commands(" `mcpproxy fleet status` shows its state on each node.")
 }
 
 /// Problems of living nodes that do not run the fleet's config, one line each.
@@ -266,7 +268,8 @@ pub(super) fn drawn_config(status: &Value, output: &Output) -> String {
             )
         }
         Some(_) | None => {
-            "The fleet shares no config: each node uses its own. Set one with `mcpproxy fleet apply FILE`.\n".to_owned()
+            let none = "The fleet shares no config: each node uses its own. Set one with `mcpproxy fleet apply FILE`.\n";
+            hints::commands(none).into_owned()
         }
     };
     if let Some(failing) = status.pointer("/failing").and_then(Value::as_str) {

@@ -8,7 +8,7 @@ use crate::error::CommandError;
 use crate::format::{counted, list, text};
 use crate::output::{Output, Paragraph, of_state};
 use crate::table::{Cell, Column, Fit, cell};
-use crate::terminal_safe::{joined, line};
+use crate::terminal_safe::{argument, joined, line};
 use crate::{args, backend, logging, start_proxy};
 use futures_util::TryStreamExt;
 use indicatif::ProgressBar;
@@ -79,23 +79,31 @@ fn checked(rules: &RuleFiles, known: &KnownTools) -> Result<CheckedRules, Vec<Ru
     RuleSet::check(&texts, rules.options, Some(known))
 }
 
-/// Loads and validates rules, and prints their warnings to stderr.
-pub(super) fn load_rules(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
-    let CheckedRules { rules, warnings } =
-        checked(rules, known).map_err(|problems| refused(&problems))?;
+/// Loads and validates the rules of these files, or of the config, and prints their warnings to stderr.
+pub(super) fn load_rules(
+    files: &[PathBuf],
+    config: &Config,
+    known: &KnownTools,
+) -> Result<RuleSet, CommandError> {
+    let CheckedRules { rules, warnings } = checked(&selected_rules(files, config), known)
+        .map_err(|problems| refused(&problems, files))?;
     for warning in &warnings {
         logging::print_line(format_args!("warning: {}", joined(&warning.to_string())));
     }
     Ok(rules)
 }
 
-/// Error for invalid rules, with the first problem and the number of further ones.
-fn refused(problems: &[RuleProblem]) -> CommandError {
+/// Error for the invalid rules of these files, or of the config, with the first problem and the number of further ones.
+fn refused(problems: &[RuleProblem], files: &[PathBuf]) -> CommandError {
     let first = problems.iter().find(|it| it.is_error()).or(problems.first());
     let first = first.map(ToString::to_string).unwrap_or_default();
     CommandError::failed(match problems.len().saturating_sub(1) {
         0 => first,
-        more => format!("{first} (and {more} more: run mcpproxy policy check)"),
+        more => {
+            let named = files.iter().map(|file| format!(" {}", argument(&file.to_string_lossy())));
+            let named: String = named.collect();
+            format!("{first} (and {more} more: `mcpproxy policy check{named}` lists all)")
+        }
     })
 }
 
@@ -178,6 +186,7 @@ pub(super) async fn explain(
     };
     let body = serde_json::to_string(&request).map_err(CommandError::failed)?;
     let response = backend.post("/api/v1/policy/explain", body).await;
+    let response = response.map_err(CommandError::of_flags);
     let response = suggesting(response, backend, Vocabulary::Tools, &flags.tool).await?;
     output.print(response.json()?, |explanation| draw_explanation(explanation, output))?;
     let Some(token) = flags.principal.strip_prefix("token:") else { return Ok(()) };
@@ -354,7 +363,7 @@ pub(super) fn test_cases(
 ) -> Result<(), CommandError> {
     let config = start_proxy::load(global, None)?.config;
     let (catalog, known) = seen_tools(&config);
-    let set = load_rules(&selected_rules(rules, &config), &known)?;
+    let set = load_rules(rules, &config, &known)?;
     let snapshot = catalog.load();
     let cases = read_cases(file)?;
     let mut results = Vec::new();
@@ -520,6 +529,12 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             true => text(case, "/decision").into_owned(),
             false => format!("{} by {}", text(case, "/decision"), rules.join(", ")),
         };
+        // People see what differs from the expectation.
+        let got = match output.view.width {
+            Some(_) if ok => String::new(),
+            Some(_) => format!("actual: {got}"),
+            None => got,
+        };
         vec![
             Cell::styled(word, of_state(word)),
             cell(&text(case, "/case")).into(),
@@ -534,12 +549,12 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     let columns = Column::all([
         ("", Fit::Whole),
         ("CASE", Fit::Whole),
-        ("NAME", Fit::Free),
-        ("PRINCIPAL", Fit::Rank(5)),
-        ("ACTION", Fit::Rank(4)),
-        ("TARGET", Fit::Rank(3)),
-        ("EXPECTED", Fit::Rank(2)),
-        ("ACTUAL", Fit::Rank(1)),
+        ("NAME", Fit::Rank(4)),
+        ("PRINCIPAL", Fit::Key(3)),
+        ("ACTION", Fit::Rank(5)),
+        ("TARGET", Fit::Key(1)),
+        ("EXPECTED", Fit::Key(2)),
+        ("ACTUAL", Fit::Below),
     ]);
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
@@ -561,8 +576,8 @@ pub(super) fn replay(
 ) -> Result<(), CommandError> {
     let config = start_proxy::load(global, None)?.config;
     let (catalog, known) = seen_tools(&config);
-    let new = load_rules(&selected_rules(files, &config), &known)?;
-    let now = checked(&config.rules, &known).map_err(|problems| refused(&problems))?.rules;
+    let new = load_rules(files, &config, &known)?;
+    let now = checked(&config.rules, &known).map_err(|problems| refused(&problems, &[]))?.rules;
     let since = args::moment("--since", since, Timestamp::now()).map_err(CommandError::usage)?;
     let types = REPLAYED.map(|kind| kind.to_string()).join(",");
     let mut replay = RuleReplay::new(now.into(), new.into(), catalog.load());

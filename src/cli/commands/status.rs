@@ -8,9 +8,9 @@ use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, nonconforming_items, text};
 use crate::http_client::HttpClient;
 use crate::output::{Output, Paragraph, of_state};
-use crate::table::{TableView, cell, cut, whole_cell};
+use crate::table::{TableView, cell, cut_middle, whole_cell};
 use crate::terminal_safe::{argument, joined, line};
-use crate::{logging, output, running_proxy, start_proxy};
+use crate::{hints, logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
 use mcpproxy_config::{Config, file};
@@ -23,7 +23,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 /// Width of the label column.
 const LABEL: usize = 11;
-/// Maximum width of a server's name at a terminal.
+/// Maximum width of a server's name at a terminal, unless it is wide: then a third of its width.
 const MAX_NAME: usize = 24;
 
 /// Facts known from the config and not from the proxy.
@@ -328,7 +328,7 @@ fn draw(status: &Value, view: TableView) -> String {
     }
     let warnings = list(status, "/warnings");
     for warning in warnings {
-        row("warning", &joined(warning.as_str().unwrap_or_default()));
+        row("warning", &joined(&hints::commands(warning.as_str().unwrap_or_default())));
     }
     if warnings.is_empty() {
         row("warnings", "none");
@@ -341,7 +341,7 @@ fn draw(status: &Value, view: TableView) -> String {
 fn server_lines(servers: &[Value], TableView { width, colors }: TableView) -> String {
     let name_of = |server: &Value| {
         let name = cell(&text(server, "/name"));
-        if width.is_some() { cut(&name, MAX_NAME) } else { name }
+        width.map_or(name.clone(), |width| cut_middle(&name, MAX_NAME.max(width / 3)))
     };
     let states = servers.iter().map(|it| text(it, "/state").width()).max().unwrap_or_default();
     let names = servers.iter().map(|it| name_of(it).width()).max().unwrap_or_default();
@@ -380,7 +380,8 @@ fn about_server(server: &Value, width: Option<usize>) -> String {
     let held = (held > 0).then(|| {
         let name = text(server, "/name");
         let named = argument(&name);
-        format!("{held} quarantined (mcpproxy tools diff {named})")
+        let command = format!("mcpproxy tools diff {named}");
+        format!("{held} quarantined ({})", hints::commands(&command))
     });
     let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));
     about.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")

@@ -10,7 +10,7 @@ use crate::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
 use crate::error::CommandError;
 use crate::format::{Times, list, text};
 use crate::output::Output;
-use crate::table::{Column, Fit, cell};
+use crate::table::{Cell, Column, Fit, cell, wrapped_cell};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output, running_proxy, start_proxy};
 use bytes::Bytes;
@@ -27,14 +27,26 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-/// Columns of the list with the JSON pointers of their values.
+/// Columns of the list for programs, with the JSON pointers of their values.
 const TOKEN_COLUMNS: [((&str, Fit), &str); 5] = [
-    (("NAME", Fit::Key(1)), "/name"),
-    (("SERVERS", Fit::Key(3)), "/servers"),
-    (("TOOLS", Fit::Free), "/tools"),
-    (("OPERATIONS", Fit::Key(2)), "/operations"),
+    (("NAME", Fit::Middle), "/name"),
+    (("SERVERS", Fit::Name), "/servers"),
+    (("TOOLS", Fit::Name), "/tools"),
+    (("OPERATIONS", Fit::Whole), "/operations"),
     (("EXPIRES", Fit::Whole), "/expires"),
 ];
+/// Columns for people. The last one has the servers and tools of a restricted token, on a line of its own if they are long.
+const COLUMNS_FOR_PEOPLE: [((&str, Fit), &str); 4] = [
+    (("NAME", Fit::Middle), "/name"),
+    (("OPERATIONS", Fit::Whole), "/operations"),
+    (("EXPIRES", Fit::Whole), "/expires"),
+    (("LIMITED TO", Fit::Below), LIMITS),
+];
+/// Pointer of the restrictions in [`COLUMNS_FOR_PEOPLE`], which the response does not have.
+const LIMITS: &str = "";
+
+/// Cell of a list that does not restrict the token.
+const ALL: &str = "all";
 
 /// Note on a new token while clients do not need one.
 const OPEN_NOTE: &str = "\n\nClients without a token are not limited: /mcp is open until the config has \
@@ -59,7 +71,7 @@ pub(super) fn run(
     };
     if let TokenCommand::Create(flags) = &command {
         only_known_servers(&loaded.config, &flags.servers)?;
-        warn_of_unknown_tools(&loaded.config, &flags.tools);
+        warn_of_unknown_tools(&loaded.config, flags);
     }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
@@ -95,9 +107,9 @@ fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), Command
 }
 
 /// Warns about tools of a new token that their server does not have, or that belong to no server.
-fn warn_of_unknown_tools(config: &Config, tools: &[String]) {
+fn warn_of_unknown_tools(config: &Config, TokenCreate { servers, tools, .. }: &TokenCreate) {
     let mut stored = StoredTools::new(config);
-    for why in tools.iter().filter_map(|typed| stored.unmatched(typed)) {
+    for why in tools.iter().filter_map(|typed| stored.unmatched_of_token(typed, servers)) {
         logging::print_line(format_args!("warning: {why}"));
     }
 }
@@ -160,7 +172,7 @@ async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, Command
         TokenCommand::List => backend.get(&tokens).await?,
         TokenCommand::Create(flags) => {
             let new = serde_json::to_string(&new(flags)).map_err(CommandError::failed)?;
-            backend.post(&tokens, new).await?
+            backend.post(&tokens, new).await.map_err(CommandError::of_flags)?
         }
         TokenCommand::Rotate { name } => {
             let path = target(&["tokens", &name, "rotate"], &[]);
@@ -197,13 +209,18 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
         let suggestion = match &error {
             TokenChangeError::Missing(name) => did_you_mean(name, names),
             TokenChangeError::Name(_)
+            | TokenChangeError::LongName(..)
             | TokenChangeError::List(_)
             | TokenChangeError::Expires
             | TokenChangeError::Exists(_)
             | TokenChangeError::Full
             | TokenChangeError::File(_) => String::new(),
         };
-        CommandError::failed(format!("{error}{suggestion}"))
+        let message = format!("{error}{suggestion}");
+        match error.is_about_input() {
+            true => CommandError::usage(message),
+            false => CommandError::failed(message),
+        }
     })?;
     serde_json::to_string(&api::shown_change(changed)).map_err(CommandError::failed)
 }
@@ -218,26 +235,48 @@ fn new(flags: TokenCreate) -> NewAgentToken {
 fn table(response: &Value, output: &Output) -> String {
     let times = Times::new(None, output.terminal);
     let words = |token: &Value, column: &str| match token.pointer(column) {
-        Some(Value::Array(words)) if words.is_empty() => "all".to_owned(),
+        Some(Value::Array(words)) if words.is_empty() => ALL.to_owned(),
         Some(Value::Array(words)) => {
             words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
         }
         Some(Value::Null) | None => "never".to_owned(),
-        Some(_) if column == "/expires" && token.pointer("/expired") == Some(&true.into()) => {
-            format!("{} (expired)", text(token, column))
+        Some(_) if column == "/expires" => {
+            let expires = text(token, column);
+            let expires = match &times {
+                Times::Relative(_) => times.show_text(&expires),
+                Times::Zone(..) => expires.into_owned(),
+            };
+            let is_over = token.pointer("/expired") == Some(&true.into());
+            expires + if is_over { " (expired)" } else { "" }
         }
-        Some(_) if column == "/created" => times.exact_text(&text(token, column)),
         Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
             text(token, column).into_owned()
         }
     };
-    let rows: Vec<_> = list(response, "/tokens")
-        .iter()
-        .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column)).into()).to_vec())
-        .collect();
+    let limits = |token: &Value| {
+        let named = [("servers", "/servers"), ("tools", "/tools")].map(|(kind, at)| {
+            let names = words(token, at);
+            (names != ALL).then(|| format!("{kind} {names}"))
+        });
+        named.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    };
+    let columns = match output.view.width {
+        Some(_) => COLUMNS_FOR_PEOPLE.to_vec(),
+        None => TOKEN_COLUMNS.to_vec(),
+    };
+    let cell_of = |token: &Value, at: &str| match at {
+        LIMITS => wrapped_cell(&limits(token)).into(),
+        at => cell(&words(token, at)).into(),
+    };
+    let rows = list(response, "/tokens").iter();
+    let rows = rows.map(|token| columns.iter().map(|(_, at)| cell_of(token, at)).collect());
+    let rows: Vec<Vec<Cell>> = rows.collect();
     match rows.is_empty() {
         true => output.none("No tokens. Create one with `mcpproxy token create NAME`."),
-        false => output.table(&Column::all(TOKEN_COLUMNS.map(|(column, _)| column)), rows),
+        false => {
+            let columns = columns.iter().map(|((name, fit), _)| Column::new(*name, *fit));
+            output.table(&Column::with_wrapped_text(columns.collect()), rows)
+        }
     }
 }
 
@@ -266,7 +305,7 @@ mod tests {
                 "name": name, "servers": [name, "b"], "tools": [name], "operations": ["read"],
                 "created": "2026-01-02T03:04:05Z", "expires": "2026-02-03T04:05:06Z", "expired": true,
             }]});
-            let keeps = ["NAME", "2026-02-03T04:05:06Z (expired)"];
+            let keeps = ["NAME", "OPERATIONS", "(expired)", "servers "];
             crate::output::tests::fits(|output| table(&response, output), &keeps);
         }
     }

@@ -46,6 +46,21 @@ impl<'c> StoredTools<'c> {
         }
     }
 
+    /// Like [`Self::unmatched`], for an entry of a token that permits these servers, or all if there are none. A name without a
+    /// server is that of a tool of any server.
+    pub(super) fn unmatched_of_token(&mut self, typed: &str, servers: &[String]) -> Option<String> {
+        let configured = self.config.servers.iter().map(|server| server.name.to_string());
+        let permitted = |name: &String| servers.is_empty() || servers.contains(name);
+        let mut permitted_servers = configured.filter(permitted).collect::<Vec<_>>().into_iter();
+        match typed.split_once(':') {
+            Some((server, _)) if !server.contains('*') && !permitted(&server.to_owned()) => {
+                Some(format!("'{}' is of a server that the token does not permit", line(typed)))
+            }
+            None if permitted_servers.any(|it| self.unmatched_of(&it, typed).is_none()) => None,
+            Some(_) | None => self.unmatched(typed),
+        }
+    }
+
     /// Like [`Self::unmatched`], for a name or pattern without its server.
     fn unmatched_of(&mut self, server: &str, tool: &str) -> Option<String> {
         let known = self.of(server)?;
@@ -128,6 +143,17 @@ mod tests {
             ("f*:read_file", false),
         ] {
             assert_eq!(stored.unmatched(typed).is_some(), is_unmatched, "{typed}");
+        }
+        for (typed, servers, is_unmatched) in [
+            ("read_file", &[][..], false), // of any server, of which one is not known
+            ("files:read_file", &["files"], false),
+            ("files:read_file", &["other"], true),
+            ("f*:read_file", &["files"], false),
+            ("read_file", &["other"], true), // the config has no such server
+        ] {
+            let servers: Vec<_> = servers.iter().map(|name| (*name).to_owned()).collect();
+            let unmatched = stored.unmatched_of_token(typed, &servers);
+            assert_eq!(unmatched.is_some(), is_unmatched, "{typed} of {servers:?}: {unmatched:?}");
         }
     }
 }

@@ -5,13 +5,13 @@
 
 use crate::args::ToolsCommand;
 use crate::backend::{Backend, Data, target};
-use crate::completion::{ADMIN, Vocabulary, suggesting};
+use crate::completion::{ADMIN, Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
 use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
 use crate::table::{Cell, Column, Fit, cell, whole_cell};
-use crate::terminal_safe::{argument, clean, line, quoted};
-use crate::{backend, logging};
+use crate::terminal_safe::{argument, clean, joined, line, quoted};
+use crate::{backend, hints, logging};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
@@ -54,8 +54,13 @@ pub(super) async fn run(
             let all = backend::fetch_all(backend, "tools", &query, u32::MAX).await;
             let name = server.as_deref().unwrap_or_default();
             let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
-            let none = "No tools found. `mcpproxy upstream list` shows each server with its number of tools.";
-            output.print(&all, |all| table(all, none, output))?;
+            let mut none = "No tools found. `mcpproxy upstream list` shows each server with its number of tools.".to_owned();
+            if list(&parse(&all)?, "/tools").is_empty()
+                && let Some(name) = server
+            {
+                none = why_no_tools(name, backend).await?.unwrap_or(none);
+            }
+            output.print(&all, |all| table(all, &none, output))?;
             note_hidden(backend, server.as_deref(), &parse(&all)?).await;
             Ok(())
         }
@@ -71,6 +76,24 @@ pub(super) async fn run(
             approve(backend, output, name, digest.as_deref()).await
         }
     }
+}
+
+/// Reason why no tool of a server is listed; `None` if it is connected.
+///
+/// # Errors
+/// There is no such server.
+async fn why_no_tools(name: &str, backend: &Backend) -> Result<Option<String>, CommandError> {
+    let servers = parse(backend.get(&target(&["servers"], &[])).await?.json()?)?;
+    let servers = list(&servers, "/servers");
+    let Some(server) = servers.iter().find(|it| text(it, "/name") == name) else {
+        let known: Vec<_> = servers.iter().map(|it| text(it, "/name")).collect();
+        let text = unknown_server(name, known.iter().map(|name| &**name));
+        return Err(CommandError::failed(text));
+    };
+    let (state, reason) = (text(server, "/state"), text(server, "/reason"));
+    let reason = if reason.is_empty() { String::new() } else { format!(": {}", joined(&reason)) };
+    Ok((state != "connected")
+        .then(|| format!("No tools found: server '{}' is {}{reason}", line(name), line(&state))))
 }
 
 /// Prints to stderr how many tools of all servers or of this one the rules hide from the list. A failure is ignored,
@@ -112,15 +135,14 @@ fn table(found: &Value, none: &str, output: &Output) -> String {
             },
         ]
     });
-    let columns =
-        Column::all([("TOOL", Fit::Name), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Below)]);
+    let columns = [("TOOL", Fit::Middle), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Below)];
+    let columns = Column::with_servers(Column::all(columns), "TOOL");
     let mut shown = output.table(&columns, rows.collect());
     let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
     if suspect > 0 {
-        let _ = writeln!(
-            shown,
-            "\nThe scan has findings for {suspect} of them: `mcpproxy tools show NAME`."
-        );
+        let note =
+            format!("The scan has findings for {suspect} of them: `mcpproxy tools show NAME`.");
+        let _ = writeln!(shown, "\n{}", hints::commands(&note));
     }
     shown
 }
@@ -142,10 +164,10 @@ fn show(data: &Value, width: Option<usize>) -> String {
     let _ = writeln!(shown, "{}\n", Paragraph::new(width).indented(2).text(&line(&name)));
     if is_quarantined(tool) {
         let named = argument(&name);
-        let _ = writeln!(
-            shown,
-            "Its definition is in quarantine: `mcpproxy tools diff {named}` shows why, `mcpproxy tools approve {named}` accepts it.\n"
+        let note = format!(
+            "Its definition is in quarantine: `mcpproxy tools diff {named}` shows why, `mcpproxy tools approve {named}` accepts it."
         );
+        let _ = writeln!(shown, "{}\n", hints::commands(&note));
     }
     shown.push_str(&findings(tool));
     if !text(tool, "/description").is_empty() {
@@ -154,8 +176,8 @@ fn show(data: &Value, width: Option<usize>) -> String {
     }
     let _ = match quoted(&name) {
         Some(name) => {
-            let command = line(&command);
-            writeln!(shown, "Call it with   mcpproxy call {command} {name} --args '{{…}}'")
+            let call = format!("mcpproxy call {} {name} --args '{{…}}'", line(&command));
+            writeln!(shown, "Call it with   {}", hints::commands(&call))
         }
         None => writeln!(
             shown,
@@ -193,7 +215,8 @@ pub(super) async fn diff(
         let mut shown = shown(found, output.view.colors);
         if list(found, "/tools").iter().any(is_quarantined) {
             let name = argument(name);
-            let _ = writeln!(shown, "Accept  mcpproxy tools approve {name}");
+            let command = format!("mcpproxy tools approve {name}");
+            let _ = writeln!(shown, "Accept  {}", hints::commands(&command));
         }
         shown
     })

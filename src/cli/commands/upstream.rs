@@ -17,7 +17,7 @@ use crate::running_proxy::ReloadReport;
 use crate::server_state::{ServerTrial, try_new_server};
 use crate::table::{Cell, Column, Fit, cell};
 use crate::terminal_safe::{argument, line, quoted};
-use crate::{backend, logging, output, running_proxy, server_state, start_proxy};
+use crate::{backend, hints, logging, output, running_proxy, server_state, start_proxy};
 use anstyle::Style;
 use mcpproxy_catalog::persist;
 use mcpproxy_config as config;
@@ -50,7 +50,7 @@ const NOTE_INDENT: usize = 2;
 
 /// Columns of the list with the JSON pointers of their values.
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
-    (("NAME", Fit::Name), "/name"),
+    (("NAME", Fit::Key(1)), "/name"),
     (("STATE", Fit::Whole), "/state"),
     (("PROTOCOL", Fit::Rank(6)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
@@ -142,7 +142,13 @@ fn table(servers: &Value, output: &Output) -> String {
     let columns: Vec<_> = UPSTREAM_COLUMNS.into_iter().filter(|(_, at)| is_shown(at)).collect();
     let cell_of = |server: &Value, at: &str| {
         let value = text(server, at);
-        let value = if none_runs && value == NONE_RUNS { "".into() } else { value };
+        let is_connected = text(server, "/state") == "connected";
+        let value = match (at, &*value) {
+            (_, NONE_RUNS) if none_runs => "".into(),
+            // Its tools are not known.
+            ("/tools", "0") if for_people && !is_connected => "-".into(),
+            _ => value,
+        };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
         Cell::styled(cell(&value), style)
     };
@@ -162,7 +168,8 @@ fn table(servers: &Value, output: &Output) -> String {
             );
             let mut shown = output.table(&columns, rows);
             if none_runs {
-                let _ = writeln!(shown, "({NONE_RUNS}: `mcpproxy serve` starts one)");
+                let note = format!("({NONE_RUNS}: `mcpproxy serve` starts one)");
+                let _ = writeln!(shown, "{}", hints::commands(&note));
             }
             let notes = Paragraph::new(output.view.width).indented(NOTE_INDENT);
             for server in list(servers, "/servers") {
@@ -198,7 +205,8 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
     let trial = server_state::settled(backend, name, until).await?;
     let response = json!({"server": name, "restarted": true, "check": trial.json()});
     output.print(&response.to_string(), |_| {
-        format!("Restarted '{}': {}.", line(name), trial.message())
+        let done = if trial.status == Status::Connected { "Restarted" } else { "Tried again" };
+        format!("{done} '{}': {}.", line(name), trial.message())
     })?;
     match trial.status {
         Status::Connected => Ok(()),
@@ -300,12 +308,16 @@ pub(super) fn add(
     }
 }
 
+/// Words of the reason if nothing listens at a server's URL.
+const NO_CONNECTION: &str = "cannot connect to ";
+
 /// Next step for a server that is not usable; its entry is in `file`.
 fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
     server_state::set_variable(&trial.reason, is_running).unwrap_or_else(|| {
         let name = argument(&trial.name);
+        let start = if trial.reason.contains(NO_CONNECTION) { "start it, or " } else { "" };
         format!(
-            "correct its entry in {file} or with `mcpproxy upstream add --replace {name} …`; \
+            "{start}correct its entry in {file} or with `mcpproxy upstream add --replace {name} …`; \
              `mcpproxy upstream logs {name}` shows its output"
         )
     })
@@ -377,7 +389,8 @@ pub(super) fn change(
         if !rules.is_empty() {
             message += &format!("\nThese rules name '{}' and stay in force:\n", line(name));
             rules.iter().for_each(|rule| message += &format!("  {}\n", line(rule)));
-            message += "Correct or remove them, then run `mcpproxy policy check`.";
+            message +=
+                &hints::commands("Correct or remove them, then run `mcpproxy policy check`.");
         }
         message
     })

@@ -86,8 +86,13 @@ impl ForHowLong {
 }
 
 fn duration(text: &str) -> Option<Duration> {
-    let duration = text.parse::<jiff::SignedDuration>().ok()?;
-    Duration::try_from(duration).ok().filter(|duration| !duration.is_zero())
+    const DAY: u64 = 24 * 60 * 60;
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    let duration = match days {
+        Some(days) => Duration::from_secs(days.checked_mul(DAY)?),
+        None => text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()?,
+    };
+    (!duration.is_zero()).then_some(duration)
 }
 
 fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

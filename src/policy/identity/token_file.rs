@@ -360,6 +360,9 @@ pub enum TokenChangeError {
          a letter or digit"
     )]
     Name(String),
+    /// Beginning of the name, and its length in characters.
+    #[error("Invalid token name '{0}…': has {1} characters, and may have {MAX_NAME_CHARS} at most")]
+    LongName(String, usize),
     #[error(
         "Invalid {0}: at most {MAX_LIST} of at most {MAX_ENTRY_CHARS} characters each, none of them empty"
     )]
@@ -374,6 +377,13 @@ pub enum TokenChangeError {
     Full,
     #[error(transparent)]
     File(#[from] TokenFileError),
+}
+
+impl TokenChangeError {
+    /// Whether the values of the change are invalid, whatever tokens there are.
+    pub fn is_about_input(&self) -> bool {
+        matches!(self, Self::Name(_) | Self::LongName(..) | Self::List(_) | Self::Expires)
+    }
 }
 
 impl TokenChange {
@@ -438,7 +448,12 @@ impl NewAgentToken {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let begins = self.name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
         if !begins || self.name.len() > MAX_NAME_CHARS || !self.name.bytes().all(plain) {
-            return Err(TokenChangeError::Name(self.name.chars().take(MAX_NAME_CHARS).collect()));
+            let chars = self.name.chars().count();
+            let name = self.name.chars().take(MAX_NAME_CHARS).collect();
+            return Err(match chars > MAX_NAME_CHARS {
+                true => TokenChangeError::LongName(name, chars),
+                false => TokenChangeError::Name(name),
+            });
         }
         for (name, list) in [("servers", &self.servers), ("tools", &self.tools)] {
             let fits = |entry: &String| (1..=MAX_ENTRY_CHARS).contains(&entry.chars().count());

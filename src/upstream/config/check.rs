@@ -211,6 +211,12 @@ fn is_host(path: &str) -> bool {
     is_named && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// Advice for a URL without its scheme.
+fn as_url(text: &str) -> String {
+    let is_loopback = ["localhost", "127."].iter().any(|host| text.starts_with(host));
+    format!("for a URL write {}://{text}", if is_loopback { "http" } else { "https" })
+}
+
 /// Reason why `command` cannot be started; `None` if it can be started.
 fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String> {
     if command.trim().is_empty() {
@@ -225,7 +231,7 @@ fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String
             }
             Ok(_) => None,
             Err(_) if is_host(command) => {
-                Some(format!("{command} does not exist: for a URL write https://{command}"))
+                Some(format!("{command} does not exist: {}", as_url(command)))
             }
             Err(error) => Some(format!("{command}: {}: name an existing program", plain(&error))),
         };
@@ -244,6 +250,9 @@ fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String
         (false, Some((program, _))) => format!(
             "'{command}' is not found on PATH: write \"{program}\" here, and the rest in args"
         ),
+        (false, None) if command.contains(':') && is_host(command) => {
+            format!("{command} is not found on PATH: {}", as_url(command))
+        }
         (false, None) => {
             format!("{command} is not found on PATH: install it, or write its full path")
         }

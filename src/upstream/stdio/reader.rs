@@ -354,9 +354,20 @@ impl Reader<'_> {
         self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
     }
 
+    /// Beginning of the current line, which is also stored in the server's log.
+    fn excerpt(&self) -> Arc<str> {
+        let held = self.line.held.iter().flatten().copied();
+        let start: Vec<u8> = held.take(MAX_EXCERPT_BYTES).collect();
+        let server_log = &self.link.server_log;
+        // More of the line, and of a secret in it, may follow.
+        server_log.keep_stderr(&[b"stdout: ", &*start].concat(), true);
+        server_log.secrets.quote_cut(&start, true)
+    }
+
     fn log_violation(&mut self, violation: Violation) {
         if violation == Violation::Garbage {
             self.link.garbage.fetch_add(1, Ordering::Relaxed);
+            self.link.first_garbage.get_or_init(|| self.excerpt());
         }
         let what = match violation {
             Violation::Unmatched => "answered a request that is not pending",
@@ -367,6 +378,9 @@ impl Reader<'_> {
         peer_line!(warn, self.link.server_log, server = %self.link.server_log.name, "a server {what}");
     }
 }
+
+/// Maximum length of the beginning of a line that is not a message, in bytes.
+const MAX_EXCERPT_BYTES: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Violation {

@@ -121,6 +121,9 @@ async fn child_that_fails_to_start_is_reported_with_the_reason() {
         "missing": {"command": "/no/such/program"},
         "quitter": {"command": "/bin/sh", "args": ["-c", "echo 'no config' >&2; exit 7"]},
         "mute": {"command": "/bin/sh", "args": ["-c", "sleep 60"], "init_timeout": "100ms"},
+        "printer": {"command": "/bin/sh", "args": ["-c", "echo Usage: printer FILE; echo more"]},
+        "talker": {"command": "/bin/sh", "args": ["-c", "echo 'token s3cr3t-val'; sleep 60"],
+            "init_timeout": "300ms", "env": {"TOKEN": "s3cr3t-value"}},
     }));
     let failed = |state: &ServerState| state.status == Status::Failed;
     let reason = bench.wait_until("missing", failed).await.reason;
@@ -132,6 +135,16 @@ async fn child_that_fails_to_start_is_reported_with_the_reason() {
     assert_eq!(
         &*bench.wait_until("mute", failed).await.reason,
         "no answer to server/discover and initialize within 100ms"
+    );
+    // A program that is no MCP server usually says so on stdout. The end of a line may be part of a secret.
+    let wrote = "; it wrote a line that is not a JSON-RPC message: ";
+    assert_eq!(
+        &*bench.wait_until("printer", failed).await.reason,
+        format!("the process ended with exit status: 0{wrote}Usage: printer FILE")
+    );
+    assert_eq!(
+        &*bench.wait_until("talker", failed).await.reason,
+        format!("no answer to server/discover and initialize within 300ms{wrote}token [redacted]")
     );
     bench.stop().await;
 }

@@ -295,7 +295,7 @@ impl Proxies {
         let folders = [pipe.folder.path(), self.alone.path()];
         let listed = folders.map(|folder| {
             let mut command = mcpproxy();
-            command.arg("--config").arg(folder.join("config.json"));
+            command.env("MCPPROXY_CONFIG", folder.join("config.json"));
             command.args(["activity", "list", "--json", "--limit", "100"]).args(query);
             let output = Output::of(&mut command);
             assert_eq!(output.code, Some(0), "{}", output.stderr);
@@ -333,7 +333,7 @@ impl Proxies {
             Way::Cli => commanded(self.proxy.command(&[]).args(call(server, args))),
             Way::CliAlone => {
                 let mut command = mcpproxy();
-                command.arg("--config").arg(self.alone.path().join("config.json"));
+                command.env("MCPPROXY_CONFIG", self.alone.path().join("config.json"));
                 commanded(command.args(call(server, args)))
             }
         }

@@ -137,7 +137,7 @@ async fn copy(
                     Err(failure) => break failure,
                 };
                 let whole = lines.push(&chunk);
-                advance(bar, &whole);
+                bar.set_position(lines.records);
                 bytes += whole.len();
                 if !write(&whole).map_err(|error| unwritten(to.file, &error))? {
                     return Ok(Exported { bytes, records: lines.records(), missing: None });
@@ -168,13 +168,6 @@ fn draw(done: &Value) -> String {
         false => format!("{}, ", counted(&records, "record")),
     };
     format!("{records}{} in {}", counted(&bytes, "byte"), line(&file))
-}
-
-/// Advances the bar by lines, which approximate records: line breaks within CSV cells make the bar run slightly ahead.
-fn advance(bar: &ProgressBar, chunk: &[u8]) {
-    if !bar.is_hidden() {
-        bar.inc(memchr::memchr_iter(b'\n', chunk).count() as u64);
-    }
 }
 
 fn unwritten(file: &Path, error: &std::io::Error) -> CommandError {

@@ -9,6 +9,7 @@ use crate::clients::file::{ClientText, EntryMembers};
 use crate::clients::{self, McpClient, NAME};
 use crate::commands::import::{self, Candidate, FoundServers};
 use crate::error::CommandError;
+use crate::hints;
 use crate::output::Colors;
 use crate::running_proxy::{self, ReloadReport};
 use crate::terminal_safe::line;
@@ -264,7 +265,8 @@ impl DirectServers {
                 let is_added = left.iter().any(|it| matches!(it.handling, Handling::Added(_)));
                 let effect =
                     if is_added { "moves them into mcpproxy" } else { "removes them there" };
-                format!(" `mcpproxy connect {} --move` {effect}.", self.client.word())
+                let next = format!(" `mcpproxy connect {} --move` {effect}.", self.client.word());
+                hints::commands(&next).into_owned()
             }
             false => String::new(),
         };
