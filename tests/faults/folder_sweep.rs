@@ -588,7 +588,7 @@ impl Case<'_> {
 
     fn command(&self, copy: &tempfile::TempDir, config: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(program());
-        command.args(args).arg("--config").arg(config).stdin(Stdio::null());
+        command.args(args).env("MCPPROXY_CONFIG", config).stdin(Stdio::null());
         if self.damage == Damage::Unreadable {
             let plan = copy.path().join("plan");
             Plan::create(&plan);

@@ -68,6 +68,10 @@ pub(super) async fn run(
     let call = output::during(message, backend.post_call("/api/v1/tools/call", body, waits));
     let result = within(args, call).await?;
     let result = suggesting(result, backend, Vocabulary::Tools, typed(args)).await;
+    let result = result.map_err(|failure| match backend {
+        Backend::Local(_) => without_next_attempt(failure),
+        Backend::Remote(_) => failure,
+    });
     let result = result.map_err(|failure| match output.format {
         Format::Json => failure,
         Format::Yaml | Format::Table => with_command_hint(failure, typed(args)),
@@ -177,6 +181,17 @@ fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
     failure
 }
 
+/// Removes the announcement of a further connection attempt, before which this process ends.
+fn without_next_attempt(mut failure: CommandError) -> CommandError {
+    if let Some(at) = failure.message.find(NEXT_ATTEMPT) {
+        failure.message.truncate(at);
+    }
+    failure
+}
+
+/// Beginning of the announcement of a further connection attempt.
+const NEXT_ATTEMPT: &str = "; a connection was just attempted, ";
+
 /// End of the refusal of a call to a disabled server.
 const IS_DISABLED: &str = "the server is disabled";
 
@@ -284,6 +299,14 @@ mod tests {
         let result = serde_json::json!({"content": [], "structuredContent": {"x": 1}});
         assert_eq!(render(&result), "{\n  \"x\": 1\n}\n");
         assert_eq!(render(&serde_json::json!({"content": []})), NOTHING);
+    }
+
+    #[test]
+    fn next_attempt_of_a_process_that_ends_is_not_announced() {
+        let failure = |text: &str| without_next_attempt(CommandError::failed(text)).message;
+        let attempt = "s: the server is not connected: no; a connection was just attempted, the next attempt is in 2s";
+        assert_eq!(failure(attempt), "s: the server is not connected: no");
+        assert_eq!(failure("Tool 's:x' not found"), "Tool 's:x' not found");
     }
 
     #[test]
