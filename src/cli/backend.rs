@@ -376,8 +376,9 @@ fn unreachable(error: &RequestError) -> CommandError {
     let hint = match error {
         RequestError::NoListener(_) => ": start it with `mcpproxy serve`",
         RequestError::UnexpectedServer(..) => {
-            " (if it is mcpproxy with another key, use its config with -c, or set MCPPROXY_API_KEY to its API key, \
-             not to an agent token; through a forwarded port the proof fails: connect to its listen address)"
+            " (`mcpproxy doctor` names another program; if it is mcpproxy with another key, use its config with -c, or set \
+             MCPPROXY_API_KEY to its API key, not to an agent token; through a forwarded port the proof fails: connect to \
+             its listen address)"
         }
         RequestError::NotSent(..) | RequestError::Broken(..) => "",
     };

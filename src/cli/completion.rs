@@ -307,6 +307,14 @@ async fn not_offered(backend: &Backend, word: &str) -> Option<String> {
             line(server)
         ));
     }
+    if text(found, "/state") == "failed" {
+        return Some(format!(
+            "Tool '{}' not found: server '{}' has failed: {} (`mcpproxy doctor`)",
+            line(word),
+            line(server),
+            line(&text(found, "/reason"))
+        ));
+    }
     let config = parse(backend.get(&target(&["config"], &[])).await.ok()?.json().ok()?).ok()?;
     let disabled = config.pointer("/standing/mcpServers")?.get(server)?.get("disabled_tools")?;
     disabled.as_array()?.iter().any(|name| name == tool).then(|| {

@@ -82,7 +82,7 @@ impl Output {
     /// Text of a list without entries. A program counts rows, so in a pipe it goes to stderr and the result is empty.
     pub(super) fn none(&self, message: &str) -> String {
         if self.view.width.is_some() || self.terminal {
-            return hints::commands(message).into_owned();
+            return Paragraph::new(self.view.width).text(&hints::commands(message));
         }
         logging::print_line(message);
         String::new()

@@ -42,7 +42,7 @@ const MIN_SERVER: usize = 8;
 /// Minimum width of the tool in a truncated `server:tool` with the server name beside it.
 const MIN_TOOL: usize = 8;
 /// Percentage of the width that is reserved for the server and tool names of a column.
-const TOOL_SHARE: usize = 40;
+const TOOL_SHARE: usize = 35;
 
 /// Treatment of a column if the table does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -309,7 +309,7 @@ pub(crate) struct CallArgs {
         conflicts_with = "tool"
     )]
     pub(crate) tool_name: Option<String>,
-    /// Arguments: KEY=TEXT, converted to the type in the tool's schema, or KEY:=JSON
+    /// Arguments: KEY=TEXT, a text, number or boolean as in the tool's schema, or KEY:=JSON
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
     pub(crate) pairs: Vec<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
@@ -513,7 +513,7 @@ The file is a YAML or JSON list of cases like this one:
         /// File of test cases
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Rule files, instead of those of the config
+        /// Rule file, instead of those of the config; repeatable
         #[arg(long, value_name = "FILE")]
         rules: Vec<PathBuf>,
     },

@@ -537,6 +537,23 @@ mod tests {
         assert!(different.lines().next().unwrap().contains("TYPE"), "{different}");
     }
 
+    #[test]
+    fn act_7_time_and_principal_stay_beside_a_long_tool() {
+        let record = serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 147, "type": "tool_call",
+            "server_name": "everything", "tool_name": "trigger-long-running-operation", "status": "success",
+            "duration_ms": 12.0, "principal": "token:ops", "intent": {"operation_type": "destructive"}});
+        let view =
+            crate::table::TableView { width: Some(80), colors: crate::output::Colors::Plain };
+        let output =
+            Output { format: Format::Table, terminal: true, view, stderr_colors: view.colors };
+        let found = serde_json::json!({"activities": [record]});
+        let style = RowStyle::of(&output, false, Some(TimeStyle::Utc));
+        let shown = table(&found, 100, "", &output, &style);
+        for part in ["11-21 02:12:56", "token:ops", "destr", "success"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+
     #[tokio::test]
     async fn act_7_decisions_are_folded_before_the_limit_applies() {
         let all: Vec<Value> = (0..20_u64)

@@ -6,7 +6,7 @@ use crate::error::CommandError;
 use crate::format::{Times, list, text};
 use crate::hints;
 use crate::output::{Output, Paragraph, parse};
-use crate::table::{Cell, Column, Fit, cell, cut, whole_cell, wrapped_cell};
+use crate::table::{Cell, Column, Fit, cell, whole_cell, wrapped_cell};
 use crate::terminal_safe::line;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -104,7 +104,7 @@ async fn decide(
     })
 }
 
-/// States what was decided about which call, on one line.
+/// States what was decided about which call.
 fn decision_line(decided: &Value, pending: &Value, scope: &str, width: Option<usize>) -> String {
     let approval = decided.get("approval").unwrap_or(decided);
     let [access, state] = ["/access", "/state"].map(|at| text(approval, at));
@@ -122,7 +122,7 @@ fn decision_line(decided: &Value, pending: &Value, scope: &str, width: Option<us
         ),
         false => format!("{}{scope} for {principal}: {} {arguments}", line(&state), line(&access)),
     };
-    cut(shown.trim_end(), width.unwrap_or(usize::MAX))
+    Paragraph::new(width).indented(2).text(shown.trim_end())
 }
 
 /// Completes an id prefix.
@@ -305,7 +305,8 @@ mod tests {
         let shown = |scope: &str, width| decision_line(&decided, &pending, scope, width);
         let once = "approved once for token:ops: memory:delete {\"entityNames\": [\"X\"]}";
         assert_eq!(shown(" once", None), once);
-        assert_eq!(shown(" once", Some(40)), "approved once for token:ops:…");
+        let wrapped = "approved once for token:ops:\n  memory:delete {\"entityNames\": [\"X\"]}";
+        assert_eq!(shown(" once", Some(40)), wrapped);
         let standing =
             "approved for 1h: every call of memory:delete by token:ops, with any arguments";
         assert_eq!(shown(" for 1h", None), standing);

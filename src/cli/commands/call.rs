@@ -74,7 +74,7 @@ pub(super) async fn run(
     });
     let result = result.map_err(|failure| match output.format {
         Format::Json => failure,
-        Format::Yaml | Format::Table => with_command_hint(failure, typed(args)),
+        Format::Yaml | Format::Table => with_command_hint(failure, args),
     })?;
     let json = result.json()?;
     match output.format {
@@ -164,7 +164,8 @@ fn typed(args: &CallArgs) -> &str {
 
 /// Adds the command that is the next step to a refusal: the one for the call tool that an agent would use, for a disabled
 /// server, or for arguments that do not fit.
-fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
+fn with_command_hint(mut failure: CommandError, args: &CallArgs) -> CommandError {
+    let tool = typed(args);
     let advised = Operation::ALL
         .into_iter()
         .find(|it| failure.message.ends_with(&format!("use {}", it.variant())));
@@ -176,6 +177,12 @@ fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
     } else if failure.message.contains(NOT_CONNECTED) {
         failure.message += "; `mcpproxy doctor` shows its last output and the next step";
     } else if failure.message.contains(DO_NOT_FIT) {
+        let is_text = ["array", "object"]
+            .iter()
+            .any(|kind| failure.message.contains(&format!("expected {kind} (got string)")));
+        if is_text && !args.pairs.is_empty() {
+            failure.message += "; a list or an object is written as JSON, like KEY:='[\"a\"]'";
+        }
         failure.message += &format!("; `mcpproxy tools show {}` shows its schema", argument(tool));
     }
     failure

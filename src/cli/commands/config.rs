@@ -76,7 +76,7 @@ fn draw_reloaded(reloaded: &serde_json::Value) -> String {
         let _ = writeln!(shown, "warning   {}", joined(&text(warning, "/problem")));
     }
     let unchanged = reloaded.pointer("/unchanged") == Some(&json!(true));
-    let _ = writeln!(shown, "{}", if unchanged { UNCHANGED } else { "in force" });
+    let _ = writeln!(shown, "{}", if unchanged { UNCHANGED } else { "the file is in force" });
     shown
 }
 

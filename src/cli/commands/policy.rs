@@ -369,7 +369,10 @@ pub(super) fn test_cases(
     let mut results = Vec::new();
     let mut failed = 0;
     for (at, case) in cases.iter().enumerate() {
-        let result = outcome(case, at, &set, &snapshot)?;
+        let result = outcome(case, at, &set, &snapshot).map_err(|failure| CommandError {
+            message: format!("{}: {}", file.display(), failure.message),
+            ..failure
+        })?;
         failed += usize::from(result.pointer("/ok") == Some(&Value::Bool(false)));
         results.push(result);
     }

@@ -6,10 +6,12 @@
 //! changes and at SIGHUP.
 
 use crate::args::{Global, ServeArgs};
+use crate::backend::Backend;
 use crate::error::{CommandError, Exit};
 use crate::http_client::mcp_path;
 use crate::running_proxy::AddressFile;
-use crate::{bridge, output, running_proxy, start_proxy};
+use crate::terminal_safe::line;
+use crate::{bridge, completion, output, running_proxy, start_proxy};
 use mcpproxy_activity::salvage::Salvaged;
 use mcpproxy_activity::{StoreError, restore, salvage};
 use mcpproxy_config::Config;
@@ -146,6 +148,13 @@ pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), Comma
     });
     let mut second_signal = None;
     let served = if let Some(client) = found {
+        if let Some(name) = only {
+            let known = Backend::Remote(client.clone());
+            let known = runtime.block_on(completion::names(&known, "servers"));
+            if known.is_some_and(|known| known.iter().all(|it| it != name)) {
+                return Err(not_served(name));
+            }
+        }
         let path = mcp_path(only);
         tracing::info!(server = client.authority(), path, "forwarding to the running proxy");
         let input = Input::new(|| {
@@ -184,6 +193,14 @@ pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), Comma
     })
 }
 
+/// Error for `--server` with a name that no enabled server has.
+fn not_served(name: &str) -> CommandError {
+    CommandError::failed(format!(
+        "server '{}' is not in the config, or is disabled; see `mcpproxy upstream list`",
+        line(name)
+    ))
+}
+
 /// Runs the proxy in this process.
 fn serve_in_process(
     runtime: &tokio::runtime::LocalRuntime,
@@ -205,9 +222,7 @@ fn serve_in_process(
             let known = app.shared().proxy.upstreams.get(name);
             if known.is_none_or(|upstream| upstream.is_disabled()) {
                 app.close().map_err(|error| start_proxy::store(&error))?;
-                let next = "see 'mcpproxy upstream list'";
-                let text = format!("server '{name}' is not in the config, or is disabled; {next}");
-                return Err(CommandError::failed(text));
+                return Err(not_served(name));
             }
             Endpoint::Server(name.into())
         }

@@ -256,7 +256,7 @@ fn running(
 fn server_warning(server: &Value) -> Option<String> {
     let (name, state) = (text(server, "/name"), text(server, "/state"));
     match &*state {
-        "failed" => Some(format!("server {name} is failed: mcpproxy doctor")),
+        "failed" => Some(format!("server {name} has failed: mcpproxy doctor")),
         "needs-login" => {
             let word = argument(&name);
             Some(format!("server {name} needs a login: mcpproxy upstream login {word}"))
@@ -442,12 +442,12 @@ mod tests {
         assert_eq!(
             status["warnings"],
             json!([
-                "server b is failed: mcpproxy doctor",
+                "server b has failed: mcpproxy doctor",
                 "server c d needs a login: mcpproxy upstream login 'c d'"
             ])
         );
         let shown = draw(&status, TableView { width: None, colors: Colors::Plain });
-        assert!(shown.contains("warning    server b is failed: mcpproxy doctor"), "{shown}");
+        assert!(shown.contains("warning    server b has failed: mcpproxy doctor"), "{shown}");
         assert!(!shown.contains("none"), "{shown}");
     }
 

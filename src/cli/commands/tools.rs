@@ -92,8 +92,12 @@ async fn why_no_tools(name: &str, backend: &Backend) -> Result<Option<String>, C
     };
     let (state, reason) = (text(server, "/state"), text(server, "/reason"));
     let reason = if reason.is_empty() { String::new() } else { format!(": {}", joined(&reason)) };
-    Ok((state != "connected")
-        .then(|| format!("No tools found: server '{}' is {}{reason}", line(name), line(&state))))
+    let state = match &*state {
+        "connected" => return Ok(None),
+        "failed" => "has failed".to_owned(),
+        state => format!("is {}", line(state)),
+    };
+    Ok(Some(format!("No tools found: server '{}' {state}{reason}", line(name))))
 }
 
 /// Prints to stderr how many tools of all servers or of this one the rules hide from the list. A failure is ignored,

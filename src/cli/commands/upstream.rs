@@ -374,8 +374,18 @@ pub(super) fn change(
         });
     }
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
-    let (reloaded, _) = runtime.block_on(running_proxy::reload(&loaded));
+    let (reloaded, client) = runtime.block_on(running_proxy::reload(&loaded));
     response.insert("proxy".to_owned(), reloaded.json());
+    let trial = match (change, &reloaded, client) {
+        (ServerChange::Enable, ReloadReport::InForce(_), Some(client)) => {
+            let until = Instant::now() + SETTLE_LIMIT;
+            Some(runtime.block_on(server_state::settled(&Backend::Remote(client), name, until))?)
+        }
+        _ => None,
+    };
+    if let Some(trial) = &trial {
+        response.insert("check".to_owned(), trial.json());
+    }
     let rules = match change {
         ServerChange::Remove => rules_about(&loaded.config, name),
         ServerChange::Enable | ServerChange::Disable => Vec::new(),
@@ -384,8 +394,11 @@ pub(super) fn change(
         response.insert("rules".to_owned(), json!(rules));
     }
     output.print(&Value::from(response).to_string(), |_| {
-        let mut message =
-            format!("{word} '{}' in {}.\n{}", line(name), line(&file), reloaded.message());
+        let mut message = format!("{word} '{}' in {}.\n", line(name), line(&file));
+        if let Some(trial) = &trial {
+            message += &format!("Test: {}.\n", trial.message());
+        }
+        message += &reloaded.message();
         if !rules.is_empty() {
             message += &format!("\nThese rules name '{}' and stay in force:\n", line(name));
             rules.iter().for_each(|rule| message += &format!("  {}\n", line(rule)));
@@ -393,7 +406,15 @@ pub(super) fn change(
                 &hints::commands("Correct or remove them, then run `mcpproxy policy check`.");
         }
         message
-    })
+    })?;
+    match trial {
+        Some(trial) if matches!(trial.status, Status::Failed | Status::Connecting) => {
+            let step = next_step(&trial, true, &line(&file));
+            let text = format!("server '{name}' was enabled, but is not usable: {step}");
+            Err(CommandError::failed(text))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Rules that name a server removed by the change, with their locations.

@@ -80,7 +80,7 @@ impl RowStyle {
                     ("PRINCIPAL", Fit::Key(5)),
                     ("REASON", Fit::Below),
                 ]);
-                columns.insert(1, Column::new(time, Fit::Key(3)));
+                columns.insert(1, Column::new(time, Fit::Whole));
                 let columns = Column::with_servers(columns, "TOOL");
                 Column::with_numbers(columns, &["ID", "DURATION"])
             }
@@ -164,7 +164,7 @@ impl RowStyle {
                 let names = [full_name(record), text(record, "/tool_name").into_owned()];
                 let reason = reason_for_people(record, folded, &names);
                 match &*text(record, "/type") {
-                    "approval" => format!("approval {reason}"),
+                    "approval" if !reason.starts_with("approval ") => format!("approval {reason}"),
                     _ => reason,
                 }
             }

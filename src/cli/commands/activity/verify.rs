@@ -139,7 +139,11 @@ pub(super) fn write(
     let id = Id::parse(&flags.id).ok_or_else(|| {
         let (shown, typed) = (line(&flags.id), argument(&flags.id));
         let text = format!(
-            "'{shown}' is not a full record id: `mcpproxy activity show {typed}` prints it"
+            "'{shown}' is not a full record id: {}",
+            match flags.id.bytes().all(|byte| byte.is_ascii_digit()) {
+                true => format!("`mcpproxy activity show {typed}` prints it"),
+                false => "`mcpproxy activity list -o json` has the ids".to_owned(),
+            }
         );
         CommandError::usage(text)
     })?;
