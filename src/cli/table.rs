@@ -16,7 +16,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Maximum length of a table cell, in characters; `show` commands print the full value.
 const CELL_CHARS: usize = 160;
 /// Maximum length of a reason or description in output for a program, in characters.
-const PROGRAM_CHARS: usize = 4096;
+pub(super) const PROGRAM_CHARS: usize = 4096;
 /// Columns between two cells.
 const GAP: usize = 2;
 /// Width reserved for free text before droppable columns are kept, if the text needs that much.
@@ -41,8 +41,10 @@ const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 const MIN_SERVER: usize = 8;
 /// Minimum width of the tool in a truncated `server:tool` with the server name beside it.
 const MIN_TOOL: usize = 8;
-/// Percentage of the width that is reserved for the server and tool names of a column.
-const TOOL_SHARE: usize = 35;
+/// Percentage of the width that is reserved for the server and tool names of a column while a key column can be dropped.
+const TOOL_SHARE: usize = 30;
+/// Percentage of the width that these names may take while another column can be dropped.
+const TOOL_WISH: usize = 50;
 
 /// Treatment of a column if the table does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,8 @@ pub(super) struct Column {
     has_servers: bool,
     /// Whether a text below its row is wrapped rather than cut.
     wraps: bool,
+    /// Whether a key column is dropped rather than truncated.
+    has_words: bool,
 }
 
 impl Fit {
@@ -94,7 +98,14 @@ impl Fit {
 impl Column {
     /// A column of text, aligned to the left.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, fit: Fit) -> Self {
-        Self { name: name.into(), fit, align: Align::Left, has_servers: false, wraps: false }
+        Self {
+            name: name.into(),
+            fit,
+            align: Align::Left,
+            has_servers: false,
+            wraps: false,
+            has_words: false,
+        }
     }
 
     /// Wraps the text of the [`Fit::Below`] column, so that nothing of it is missed.
@@ -114,6 +125,13 @@ impl Column {
     pub(super) fn with_servers(mut columns: Vec<Self>, name: &str) -> Vec<Self> {
         let named = columns.iter_mut().filter(|column| column.name == name);
         named.for_each(|column| column.has_servers = true);
+        columns
+    }
+
+    /// Keeps the cells of the key column with this name whole until it is dropped: they are words of mcpproxy.
+    pub(super) fn with_words(mut columns: Vec<Self>, name: &str) -> Vec<Self> {
+        let named = columns.iter_mut().filter(|column| column.name == name);
+        named.for_each(|column| column.has_words = true);
         columns
     }
 
@@ -176,6 +194,9 @@ impl CellWidths {
         let Some(width) = fitted_to.filter(|_| matches!(column.fit, Fit::Key(_))) else {
             return Self::of_longest(longest);
         };
+        if column.has_words {
+            return Self { longest, floor: longest };
+        }
         let of_server = |text: &&str| {
             let (server, tool) = server_and_tool(text)?;
             Some(server.width().min(MIN_SERVER + 1) + 1 + tool.width())
@@ -232,7 +253,7 @@ impl TableLayout {
     pub(super) fn new(columns: &[Column], widths: &[CellWidths], view: TableView) -> Self {
         let named = columns.iter().zip(widths).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit, align, has_servers, wraps }, cells))| {
+            .map(|(index, (Column { name, fit, align, has_servers, wraps, .. }, cells))| {
                 let (name, width) = (name.to_string(), cells.longest.max(name.width()));
                 Shown {
                     index,
@@ -374,6 +395,7 @@ impl Shown {
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
             Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
+            Fit::Key(_) if self.has_servers => self.capped(self.floor.max(width * TOOL_WISH / 100)),
             Fit::Rank(_) | Fit::Key(_) => self.capped(self.floor.max(width * RANK_SHARE / 100)),
             Fit::Whole | Fit::Free | Fit::Below => self.whole,
         }
@@ -568,7 +590,11 @@ fn cut_tool(text: &str, max: usize) -> String {
     let is_short = |server: &str| server.width().min(MIN_SERVER) > start;
     let parts = server_and_tool(text).filter(|(server, _)| text.width() > max && is_short(server));
     let Some((server, tool)) = parts else { return cut_middle(text, max) };
-    let server = cut(server, MIN_SERVER + 1);
+    // One of the names stays whole if there is room.
+    let server = match server.width() * 2 <= max {
+        true => server.to_owned(),
+        false => cut(server, MIN_SERVER + 1),
+    };
     match max.checked_sub(server.width() + 1) {
         Some(left) if left >= MIN_TOOL => format!("{server}:{}", cut_middle(tool, left)),
         Some(_) | None => cut_middle(text, max),

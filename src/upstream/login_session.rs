@@ -152,7 +152,10 @@ impl LoginSession {
         };
         let logged_in = oauth::login(server, &self.config, folder, LOGIN_LIMIT, show).await;
         logged_in.map_err(|error| {
-            let is_lasting = matches!(error, LoginError::Config(_) | LoginError::NotAsked(_));
+            let is_lasting = matches!(
+                error,
+                LoginError::Config(_) | LoginError::NoUrl | LoginError::NotAsked(_)
+            );
             FailedLogin::new(&error.to_string(), is_lasting)
         })
     }

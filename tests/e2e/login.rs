@@ -267,7 +267,7 @@ fn impossible_login_is_refused_with_the_reason() {
         assert_eq!(output.code, Some(code), "{}", output.stderr);
         assert!(output.stderr.contains(reason), "{}", output.stderr);
     };
-    with(json!({"command": "cat"}), "it is a command", 5);
+    with(json!({"command": "cat"}), "it is a command", 1);
     with(json!({"url": "http://example.com/mcp"}), "plain http", 5);
     with(json!({"url": "https://a.example/", "headers": {"authorization": "x"}}), "instead", 5);
     with(json!({"url": "http://127.0.0.1:1/mcp"}), "cannot be reached", 3);

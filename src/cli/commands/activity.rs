@@ -14,7 +14,7 @@ pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
-use crate::table::{CellWidths, TableLayout};
+use crate::table::{CellWidths, PROGRAM_CHARS, TableLayout};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output};
 use futures_util::TryStreamExt;
@@ -294,8 +294,8 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
 const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
-const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 12, 160];
-const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, 160];
+const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 20, 160];
+const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, PROGRAM_CHARS];
 
 /// Time for which a row waits for decisions about its record, which follow it at once.
 const DECISION_WAIT: Duration = Duration::from_millis(100);
@@ -535,6 +535,7 @@ mod tests {
         assert!(same.contains("claude-clock:get_current_time"), "{same}");
         let different = shown("resource_read", "now");
         assert!(different.lines().next().unwrap().contains("TYPE"), "{different}");
+        assert!(different.contains("resource_read"), "{different}");
     }
 
     #[test]

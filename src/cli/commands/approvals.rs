@@ -38,8 +38,8 @@ const REASON: ((&str, Fit), &str) = (("REASON", Fit::Rank(9)), "/call/reason");
 const STANDING: [((&str, Fit), &str); 5] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/until"),
-    (("CALLS", Fit::Name), "/access"),
-    (("PRINCIPAL", Fit::Rank(3)), "/principal"),
+    (("CALLS", Fit::Middle), "/access"),
+    (("PRINCIPAL", Fit::Middle), "/principal"),
     (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
 
@@ -174,7 +174,8 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
             let value = text(it, at);
             match name {
                 "ID" => cell(value.get(..id_chars).unwrap_or(&value)).into(),
-                UNTIL => times.show_text(&value).into(),
+                UNTIL if for_people => times.show_text(&value).into(),
+                UNTIL => times.exact_text(&value).into(),
                 ARGUMENTS if for_people => match text(it, "/call/reason") {
                     reason if reason.is_empty() => wrapped_cell(&value).into(),
                     reason => wrapped_cell(&format!("{value} reason: {reason}")).into(),

@@ -10,6 +10,7 @@ use crate::commands::doctor::probes::{CONFIG_PATH, Diagnosis, DiagnosisKind, edi
 use crate::commands::policy::seen_tools;
 use crate::commands::status::bytes;
 use crate::commands::tool_names::StoredTools;
+use crate::commands::upstream::NO_CONNECTION;
 use crate::error::CommandError;
 use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
 use crate::output::{Output, Paragraph, of_state};
@@ -560,6 +561,9 @@ fn failed(config: &Config, name: &str, reason: &str, is_running: bool) -> Diagno
     let fix = match (server_state::set_variable(reason, is_running), lines.is_empty()) {
         _ if needs_login => format!("mcpproxy upstream login {name_word}"),
         (Some(set), _) => set,
+        _ if reason.contains(NO_CONNECTION) => {
+            format!("start it{then}, or: mcpproxy upstream add --replace {name_word} …")
+        }
         // The server did not start, so its log has nothing to add.
         (None, true) => format!("{}{then}", edit(CONFIG_PATH)),
         (None, false) => {

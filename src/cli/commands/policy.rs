@@ -15,6 +15,7 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use mcpproxy_admin::api::export::FLEET_MISSING;
 use mcpproxy_catalog::{Catalog, Snapshot};
+use mcpproxy_config::file::Loaded;
 use mcpproxy_config::{Config, RuleFiles, rule_files};
 use mcpproxy_gateway::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
 use mcpproxy_policy::SessionFacts;
@@ -112,7 +113,7 @@ pub(super) fn check(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let config = start_proxy::load(global, None)?.config;
+    let (Loaded { config, .. }, _log) = start_proxy::load_with_log(global)?;
     let (_catalog, known) = seen_tools(&config);
     let rules = selected_rules(files, &config);
     let (count, problems) = match checked(&rules, &known) {
@@ -154,7 +155,9 @@ fn draw_check(report: &Value, output: &Output) -> String {
         let shown = Paragraph::new(output.view.width).indented(2).text(&text(problem, "/text"));
         let _ = writeln!(drawn, "{shown}");
     }
-    if problems.is_empty() {
+    if problems.is_empty() && text(report, "/files") == "0" {
+        let _ = writeln!(drawn, "There are no rules: policy.files of the config names no file.");
+    } else if problems.is_empty() {
         let rules = counted(text(report, "/rules"), "rule");
         let _ = writeln!(drawn, "ok: {rules} in {}", counted(text(report, "/files"), "file"));
     }
@@ -518,7 +521,11 @@ fn outcome(
     }))
 }
 
+/// Place of the column with a case's name, for programs.
+const NAME_AT: usize = 2;
+
 fn draw_cases(report: &Value, output: &Output) -> String {
+    let for_people = output.view.width.is_some();
     let rows = list(report, "/cases").iter().map(|case| {
         let ok = case.pointer("/ok") == Some(&Value::Bool(true));
         let word = if ok { "ok" } else { "FAILED" };
@@ -532,33 +539,46 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             true => text(case, "/decision").into_owned(),
             false => format!("{} by {}", text(case, "/decision"), rules.join(", ")),
         };
-        // People see what differs from the expectation.
-        let got = match output.view.width {
-            Some(_) if ok => String::new(),
-            Some(_) => format!("actual: {got}"),
-            None => got,
+        let name = text(case, "/name");
+        let last = match for_people {
+            false => vec![cell(&got)],
+            // What differs from the expectation, beside the case's name.
+            true if ok => vec![cell(&name)],
+            true => {
+                let got = format!("actual: {got}");
+                let parts = [&*name, &*got].into_iter().filter(|part| !part.is_empty());
+                vec![cell(&parts.collect::<Vec<_>>().join("; "))]
+            }
         };
-        vec![
+        let mut cells = vec![
             Cell::styled(word, of_state(word)),
             cell(&text(case, "/case")).into(),
-            cell(&text(case, "/name")).into(),
             cell(&text(case, "/principal")).into(),
             cell(&text(case, "/action")).into(),
             cell(&target).into(),
             cell(&expected).into(),
-            cell(&got).into(),
-        ]
+        ];
+        cells.extend(last.into_iter().map(Cell::from));
+        if !for_people {
+            cells.insert(NAME_AT, cell(&name).into());
+        }
+        cells
     });
-    let columns = Column::all([
+    let mut columns = Column::all([
         ("", Fit::Whole),
         ("CASE", Fit::Whole),
-        ("NAME", Fit::Rank(4)),
         ("PRINCIPAL", Fit::Key(3)),
         ("ACTION", Fit::Rank(5)),
         ("TARGET", Fit::Key(1)),
         ("EXPECTED", Fit::Key(2)),
-        ("ACTUAL", Fit::Below),
     ]);
+    match for_people {
+        true => columns.push(Column::new("NAME", Fit::Below)),
+        false => {
+            columns.push(Column::new("ACTUAL", Fit::Rank(1)));
+            columns.insert(NAME_AT, Column::new("NAME", Fit::Free));
+        }
+    }
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     format!("{table}{passed} passed, {failed} failed\n")
@@ -661,7 +681,7 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         ("NEWLY REFUSED", Fit::Whole),
         ("NEWLY ALLOWED", Fit::Whole),
         ("UNDECIDABLE", if counts("undecidable") { Fit::Rank(2) } else { Fit::Rank(5) }),
-        ("RULES", Fit::Free),
+        ("RULES", Fit::Below),
     ]);
     let numbers = ["CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE"];
     let columns = Column::with_numbers(columns, &numbers);

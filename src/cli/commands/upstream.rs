@@ -135,9 +135,14 @@ fn table(servers: &Value, output: &Output) -> String {
     let all = list(servers, "/servers");
     let for_people = output.view.width.is_some();
     let none_runs = for_people && all.iter().any(|server| text(server, "/reason") == NONE_RUNS);
-    // People need no column of zeros, and no reason that all rows share.
+    // People need no column of zeros, no empty one, and no reason that all rows share.
     let is_shown = |at: &str| {
-        !(for_people && at == "/quarantined" && all.iter().all(|server| text(server, at) == "0"))
+        let is_needless = |server: &Value| match (at, &*text(server, at)) {
+            ("/quarantined", "0") | (_, "") => true,
+            ("/reason", reason) => none_runs && reason == NONE_RUNS,
+            _ => false,
+        };
+        !(for_people && all.iter().all(is_needless))
     };
     let columns: Vec<_> = UPSTREAM_COLUMNS.into_iter().filter(|(_, at)| is_shown(at)).collect();
     let cell_of = |server: &Value, at: &str| {
@@ -146,7 +151,7 @@ fn table(servers: &Value, output: &Output) -> String {
         let value = match (at, &*value) {
             (_, NONE_RUNS) if none_runs => "".into(),
             // Its tools are not known.
-            ("/tools", "0") if for_people && !is_connected => "-".into(),
+            ("/tools", "0") if !is_connected => "-".into(),
             _ => value,
         };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
@@ -309,7 +314,7 @@ pub(super) fn add(
 }
 
 /// Words of the reason if nothing listens at a server's URL.
-const NO_CONNECTION: &str = "cannot connect to ";
+pub(super) const NO_CONNECTION: &str = "cannot connect to ";
 
 /// Next step for a server that is not usable; its entry is in `file`.
 fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
@@ -720,7 +725,8 @@ fn failed(name: &str, error: &LoginError) -> CommandError {
     let exit = match error {
         LoginError::Config(_) => Exit::Config,
         LoginError::Unreachable(_) => Exit::Unreachable,
-        LoginError::NotAsked(_)
+        LoginError::NoUrl
+        | LoginError::NotAsked(_)
         | LoginError::Unusable(_)
         | LoginError::Denied(_)
         | LoginError::Late(_)

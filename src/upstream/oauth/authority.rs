@@ -307,6 +307,9 @@ pub enum LoginError {
     /// The config entry does not allow a login.
     #[error("{0}")]
     Config(String),
+    /// The server is a child process.
+    #[error("it is a command, and only servers with a url ask for a login")]
+    NoUrl,
     /// The server responds without a login.
     #[error("it does not ask for a login: it answers HTTP {0} without one")]
     NotAsked(u16),
@@ -334,7 +337,7 @@ impl LoginError {
             Self::Unreachable(text) => Self::Unreachable(quote(text)),
             Self::Unusable(text) => Self::Unusable(quote(text)),
             Self::Denied(text) => Self::Denied(quote(text)),
-            Self::NotAsked(_) | Self::Late(_) | Self::Store(_) => self,
+            Self::NoUrl | Self::NotAsked(_) | Self::Late(_) | Self::Store(_) => self,
         }
     }
 }

@@ -251,9 +251,10 @@ impl Pause {
     pub(super) fn fail(&mut self, error: &LoginError, reason: String, now: Instant) {
         let delay = match error {
             LoginError::Unreachable(_) => return,
-            LoginError::Config(_) | LoginError::NotAsked(_) | LoginError::Denied(_) => {
-                self.refused.next_delay()
-            }
+            LoginError::Config(_)
+            | LoginError::NoUrl
+            | LoginError::NotAsked(_)
+            | LoginError::Denied(_) => self.refused.next_delay(),
             LoginError::Unusable(_) | LoginError::Late(_) | LoginError::Store(_) => {
                 self.failed.next_delay()
             }

@@ -212,7 +212,7 @@ pub(super) async fn entry_of(
         let client_secret = secret.transpose().map_err(|it| LoginError::Config(it.to_string()))?;
         let client_secret = client_secret.flatten();
         let Target::Http { headers, egress, client, .. } = target else {
-            return Err(LoginError::Config(NO_URL.to_owned()));
+            return Err(LoginError::NoUrl);
         };
         Ok((EntryRead { url, headers, egress, client_secret, client }, secrets))
     });
@@ -222,8 +222,6 @@ pub(super) async fn entry_of(
     Ok(read)
 }
 
-const NO_URL: &str = "it is a command, and only servers with a url ask for a login";
-
 /// The server's URL and resolved entry.
 fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     let wrong = |why: String| Err(LoginError::Config(why));
@@ -231,7 +229,7 @@ fn target(config: &Config) -> Result<(Url, Target), LoginError> {
         Ok(target) => target,
         Err(invalid) => return wrong(invalid.to_string()),
     };
-    let Target::Http { url, headers, .. } = &target else { return wrong(NO_URL.to_owned()) };
+    let Target::Http { url, headers, .. } = &target else { return Err(LoginError::NoUrl) };
     if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
         return wrong("its headers contain Authorization, which is sent instead of a login".into());
     }

@@ -686,7 +686,7 @@ fn not_granted(server: &str, error: &LoginError) -> String {
         LoginError::Denied(_) => format!(
             "no token: {error}; check oauth.client_id, oauth.client_secret and oauth.scopes, then {test}"
         ),
-        LoginError::Config(_) => format!("no token: {error}"),
+        LoginError::Config(_) | LoginError::NoUrl => format!("no token: {error}"),
         LoginError::NotAsked(_) => {
             format!("no token: {error}; remove oauth.grant if the server needs no token")
         }

@@ -72,7 +72,7 @@ impl RowStyle {
             Reader::Person => {
                 let mut columns = Column::all([
                     ("ID", Fit::Whole),
-                    ("TYPE", Fit::Rank(if has_one_type { 9 } else { 6 })),
+                    ("TYPE", if has_one_type { Fit::Rank(9) } else { Fit::Key(6) }),
                     ("TOOL", Fit::Key(1)),
                     ("INTENT", Fit::Key(2)),
                     ("STATUS", Fit::Whole),
@@ -82,6 +82,7 @@ impl RowStyle {
                 ]);
                 columns.insert(1, Column::new(time, Fit::Whole));
                 let columns = Column::with_servers(columns, "TOOL");
+                let columns = Column::with_words(columns, "TYPE");
                 Column::with_numbers(columns, &["ID", "DURATION"])
             }
             Reader::Program => {
