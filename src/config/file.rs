@@ -678,7 +678,7 @@ mod tests {
         let file = folder.path().join("c.json");
         fs::write(&file, "{\"listen\":").unwrap();
         let error = load(&file);
-        assert!(error.contains("c.json: ") && error.contains("line 1 column 11"), "{error}");
+        assert!(error.contains("c.json:1:11: "), "{error}");
         fs::write(&file, "{}").unwrap();
         let flags = Flags { listen: Some("x".into()), ..Flags::default() };
         let errors = Config::load(Some(&file), &home, &flags).unwrap_err();
