@@ -246,8 +246,10 @@ pub(super) async fn suggesting<T>(
         other => return other,
     };
     if vocabulary == Vocabulary::Tools {
-        let servers = names(backend, "servers").await.unwrap_or_default();
-        if servers.iter().any(|server| server == word) {
+        // The server of a full name is looked up below.
+        let is_server = !word.contains(':')
+            && names(backend, "servers").await.is_some_and(|all| all.iter().any(|it| it == word));
+        if is_server {
             failure.message = format!(
                 "'{}' is a server: `mcpproxy tools list --server {}` lists its tools",
                 line(word),

@@ -84,7 +84,7 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
 /// Like [`find`]. If the command line names a data directory, a proxy with another one is not the one that is meant.
 pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpClient> {
     let found = find(config).await?;
-    if names_unannounced(global, config) && is_any_mcpproxy(config).await {
+    if is_another(global, config).await {
         logging::print_line(format_args!(
             "warning: the mcpproxy on {} has another data directory than {}, and is not asked",
             found.authority(),
@@ -95,14 +95,13 @@ pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpCli
     Some(found)
 }
 
-/// Whether the command line names a data directory in which no proxy has announced itself.
-fn names_unannounced(global: &Global, config: &Config) -> bool {
-    global.data_dir.is_some() && read(&config.data_dir).is_none()
-}
-
-/// Whether a proxy, of whatever config, listens at the configured address.
-async fn is_any_mcpproxy(config: &Config) -> bool {
-    configured(config).without_key().is_mcpproxy().await
+/// Whether a proxy listens at the configured address, and the command line names a data directory in which none has announced
+/// itself.
+async fn is_another(global: &Global, config: &Config) -> bool {
+    let is_announced = || read(&config.data_dir).is_some();
+    global.data_dir.is_some()
+        && !is_announced()
+        && configured(config).without_key().is_mcpproxy().await
 }
 
 /// Message if no proxy of this config was found.
@@ -115,7 +114,7 @@ pub(super) async fn none_found(global: &Global, config: &Config) -> String {
             server::DRAIN_TIMEOUT.as_secs()
         );
     }
-    match names_unannounced(global, config) && is_any_mcpproxy(config).await {
+    match is_another(global, config).await {
         true => format!(
             "the mcpproxy on {listen} has another data directory: name its own with --data-dir, or start another one with \
              `mcpproxy serve` and another --listen"
