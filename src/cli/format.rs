@@ -30,6 +30,8 @@ pub(super) enum Times {
     Relative(Timestamp),
     /// In a time zone, with its display name.
     Zone(TimeZone, String),
+    /// The time of day in a time zone, for a person who sees records arrive.
+    Clock(TimeZone),
 }
 
 impl Times {
@@ -49,11 +51,20 @@ impl Times {
         }
     }
 
-    /// Column header, which includes the zone.
+    /// Omits the date.
+    pub(super) fn clock(self) -> Self {
+        match self {
+            Self::Zone(zone, _) => Self::Clock(zone),
+            Self::Relative(_) | Self::Clock(_) => self,
+        }
+    }
+
+    /// Column header, which includes the zone of a date.
     pub(super) fn header(&self, relative: &'static str, absolute: &str) -> String {
         match self {
             Self::Relative(_) => relative.to_owned(),
             Self::Zone(_, name) => format!("{absolute} ({name})"),
+            Self::Clock(_) => absolute.to_owned(),
         }
     }
 
@@ -65,6 +76,7 @@ impl Times {
             Self::Zone(zone, _) => {
                 time.to_zoned(zone.clone()).strftime("%m-%d %H:%M:%S").to_string()
             }
+            Self::Clock(zone) => time.to_zoned(zone.clone()).strftime("%H:%M:%S").to_string(),
         }
     }
 
@@ -73,8 +85,10 @@ impl Times {
         match self {
             Self::Relative(now) if time > *now => self.show(time),
             Self::Relative(_) => format!("{} ago", self.show(time)),
-            Self::Zone(zone, _) if *zone == TimeZone::UTC => format!("{time:.3}"),
-            Self::Zone(zone, _) => {
+            Self::Zone(zone, _) | Self::Clock(zone) if *zone == TimeZone::UTC => {
+                format!("{time:.3}")
+            }
+            Self::Zone(zone, _) | Self::Clock(zone) => {
                 time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
             }
         }
@@ -273,6 +287,10 @@ mod tests {
         assert_eq!(relative.exact(time), "5m ago");
         assert_eq!(relative.exact_text("2026-01-03T23:35:01Z"), "in 24h");
         assert_eq!(relative.exact_text("soon"), "soon");
+        let clock = Times::Zone(TimeZone::fixed(jiff::tz::offset(5)), "+05".to_owned()).clock();
+        assert_eq!(clock.header("AGE", "TIME"), "TIME");
+        assert_eq!(clock.show(time), "04:30:00");
+        assert_eq!(clock.exact(time), "2026-01-03T04:30:00.123+05:00");
         let ages = Times::new(None, true);
         assert_eq!(ages.header("AGE", "TIME"), "AGE");
         assert!(matches!(Times::new(Some(TimeStyle::Local), true), Times::Zone(..)));

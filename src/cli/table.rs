@@ -2,8 +2,8 @@
 //!
 //! A table that is too wide truncates its free-text column and drops columns, starting with the least important. Names
 //! and values are truncated to a share of the width, so that one long cell does not displace other columns; key columns
-//! are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is always one
-//! line. Numbers are aligned to the right. Terminal width and colors are arguments.
+//! are truncated in the middle and dropped last. Ids and states are never truncated or dropped. A row is one line, and
+//! text that needs more room is wrapped below it. Numbers are aligned to the right. Terminal width and colors are arguments.
 
 use crate::output::{Colors, HEADER, Paragraph};
 use crate::terminal_safe::clean;
@@ -27,9 +27,7 @@ const MIN_FREE: usize = 12;
 const NAME_SHARE: usize = 60;
 /// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
-/// Width that [`Fit::Below`] text needs beside the other columns, if it is that long; longer text needs its own, up to
-/// [`BESIDE_MAX`].
-const BESIDE: usize = 40;
+/// Maximum width that text to be cut needs beside the other columns; longer text is below them.
 const BESIDE_MAX: usize = 80;
 /// Indentation of a line below its row.
 const INDENT: usize = 4;
@@ -61,8 +59,8 @@ pub(super) enum Fit {
     Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
-    /// Like [`Fit::Free`], but if the other columns leave less than it needs, the text has a line of its own below
-    /// its row, and the other columns have the whole width.
+    /// Like [`Fit::Free`], but if the other columns leave less than it needs, the text is below its row, wrapped, and
+    /// the other columns have the whole width.
     Below,
 }
 
@@ -82,10 +80,12 @@ pub(super) struct Column {
     align: Align,
     /// Whether the cells are `server:tool`.
     has_servers: bool,
-    /// Whether a text below its row is wrapped rather than cut.
-    wraps: bool,
+    /// Whether a text below its row is cut to one line.
+    is_cut: bool,
     /// Whether a key column is dropped rather than truncated.
     has_words: bool,
+    /// Whether the note on dropped columns omits it.
+    is_optional: bool,
 }
 
 impl Fit {
@@ -103,15 +103,21 @@ impl Column {
             fit,
             align: Align::Left,
             has_servers: false,
-            wraps: false,
+            is_cut: false,
             has_words: false,
+            is_optional: false,
         }
     }
 
-    /// Wraps the text of the [`Fit::Below`] column, so that nothing of it is missed.
-    pub(super) fn with_wrapped_text(mut columns: Vec<Self>) -> Vec<Self> {
-        columns.iter_mut().for_each(|column| column.wraps = column.fit == Fit::Below);
+    /// Cuts the text of the [`Fit::Below`] column to one line per row.
+    pub(super) fn with_cut_text(mut columns: Vec<Self>) -> Vec<Self> {
+        columns.iter_mut().for_each(|column| column.is_cut = true);
         columns
+    }
+
+    /// Does not report the column with this name as dropped: its cells are known without it.
+    pub(super) fn with_optional(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.is_optional = true)
     }
 
     /// Aligns the columns with these names to the right, because they contain numbers.
@@ -122,20 +128,21 @@ impl Column {
     }
 
     /// Marks the column with this name as one of `server:tool` cells.
-    pub(super) fn with_servers(mut columns: Vec<Self>, name: &str) -> Vec<Self> {
-        let named = columns.iter_mut().filter(|column| column.name == name);
-        named.for_each(|column| column.has_servers = true);
-        columns
+    pub(super) fn with_servers(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.has_servers = true)
     }
 
     /// Keeps the cells of the key column with this name whole until it is dropped: they are words of mcpproxy.
-    pub(super) fn with_words(mut columns: Vec<Self>, name: &str) -> Vec<Self> {
-        let named = columns.iter_mut().filter(|column| column.name == name);
-        named.for_each(|column| column.has_words = true);
+    pub(super) fn with_words(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.has_words = true)
+    }
+
+    fn marked(mut columns: Vec<Self>, name: &str, mark: impl FnMut(&mut Self)) -> Vec<Self> {
+        columns.iter_mut().filter(|column| column.name == name).for_each(mark);
         columns
     }
 
-    /// Truncates a cell of a key column.
+    /// Truncates a cell in the middle.
     fn cut_key(&self, text: &str, max: usize) -> String {
         if self.has_servers { cut_tool(text, max) } else { cut_middle(text, max) }
     }
@@ -229,23 +236,19 @@ pub(super) struct TableLayout {
     /// Column with a line of its own below each row.
     below: Option<Shown>,
     view: TableView,
-    dropped: Vec<String>,
+    dropped: Vec<Cow<'static, str>>,
 }
 
 /// A column that is kept.
 #[derive(Debug)]
 struct Shown {
     index: usize,
-    name: String,
+    column: Column,
     /// Width of the longest cell.
     whole: usize,
     width: usize,
     /// Minimum width while there is another column to drop.
     floor: usize,
-    fit: Fit,
-    align: Align,
-    has_servers: bool,
-    wraps: bool,
 }
 
 impl TableLayout {
@@ -253,36 +256,29 @@ impl TableLayout {
     pub(super) fn new(columns: &[Column], widths: &[CellWidths], view: TableView) -> Self {
         let named = columns.iter().zip(widths).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit, align, has_servers, wraps, .. }, cells))| {
-                let (name, width) = (name.to_string(), cells.longest.max(name.width()));
-                Shown {
-                    index,
-                    name,
-                    whole: width,
-                    width,
-                    floor: cells.floor,
-                    fit: *fit,
-                    align: *align,
-                    has_servers: *has_servers,
-                    wraps: *wraps,
-                }
+            .map(|(index, (column, cells))| {
+                let whole = cells.longest.max(column.name.width());
+                Shown { index, column: column.clone(), whole, width: whole, floor: cells.floor }
             })
             .collect();
-        let below = match (view.width, shown.iter().position(|it| it.fit == Fit::Below)) {
+        let below = match (view.width, shown.iter().position(|it| it.column.fit == Fit::Below)) {
             (Some(width), Some(at)) if required_width(&shown, beside(&shown, at)) > width => {
                 let column = shown.remove(at);
                 Some(Shown { width: width.saturating_sub(INDENT), ..column })
             }
             _ => None,
         };
-        shown.iter_mut().filter(|it| it.fit == Fit::Below).for_each(|it| it.fit = Fit::Free);
+        shown
+            .iter_mut()
+            .filter(|it| it.column.fit == Fit::Below)
+            .for_each(|it| it.column.fit = Fit::Free);
         let is_empty = |it: &Shown| widths.get(it.index).is_none_or(|cells| cells.longest == 0);
         let mut dropped = Vec::new();
         if let Some(width) = view.width {
             if required_width(&shown, FREE_WIDTH) > width {
                 shown.iter_mut().for_each(|it| it.width = it.share_of(width));
             }
-            drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.fit {
+            drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.column.fit {
                 Fit::Rank(rank) => Some((is_empty(it), rank)),
                 Fit::Key(rank) => is_empty(it).then_some((true, rank)),
                 Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => None,
@@ -291,12 +287,8 @@ impl TableLayout {
                 KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(shown, (width, *free), *min));
             };
             narrow(&mut shown);
-            let rank = |it: &Shown| match it.fit {
-                Fit::Key(rank) => Some(rank),
-                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => {
-                    None
-                }
-            };
+            let rank =
+                |it: &Shown| if let Fit::Key(rank) = it.column.fit { Some(rank) } else { None };
             // The most important key column is narrowed below its floor rather than dropped.
             let first = shown.iter().filter_map(rank).min();
             drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| {
@@ -304,9 +296,8 @@ impl TableLayout {
             });
             shown.iter_mut().for_each(|it| it.floor = 0);
             narrow(&mut shown);
-            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| {
-                Some((false, rank(it)?))
-            });
+            let fits = (width, MIN_FREE);
+            drop_by_rank(&mut shown, &mut dropped, fits, |it| Some((false, rank(it)?)));
             // A column that was dropped early may fit again after others were dropped or narrowed.
             let mut rest = Vec::new();
             while let Some(column) = dropped.pop() {
@@ -321,27 +312,25 @@ impl TableLayout {
             distribute(&mut shown, width);
         }
         // An empty column is not missed.
-        let dropped = dropped.into_iter().filter(|it| !is_empty(it)).map(|it| it.name).collect();
+        let is_missed = |it: &Shown| !it.column.is_optional && !is_empty(it);
+        let dropped = dropped.into_iter().filter(is_missed).map(|it| it.column.name).collect();
         Self { shown, below, view, dropped }
     }
 
     /// The header line.
     pub(super) fn header(&self) -> String {
-        self.joined(|it| (it.name.clone(), HEADER))
+        self.joined(|it| (it.column.name.to_string(), HEADER))
     }
 
     /// One row as a line.
     pub(super) fn line(&self, cells: &[Cell]) -> String {
         let mut line = self.joined(|it| {
             let Cell { text, style } = cells.get(it.index).cloned().unwrap_or_default();
-            match (it.fit, self.view.width) {
+            match (it.column.fit, self.view.width) {
                 (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
-                (Fit::Middle | Fit::Key(_), Some(_)) if it.has_servers => {
-                    (cut_tool(&text, it.width), style)
-                }
-                (Fit::Middle | Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
+                (Fit::Middle | Fit::Key(_), Some(_)) => (it.column.cut_key(&text, it.width), style),
                 // Output to a pipe is not truncated.
                 (Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => {
                     (text, style)
@@ -352,9 +341,9 @@ impl TableLayout {
         if let Some((it, text)) = below.filter(|(_, text)| !text.is_empty()) {
             let width = it.width + INDENT;
             let below = Paragraph::new(Some(width)).indented(INDENT);
-            let _ = match it.wraps {
-                true => write!(line, "\n{}", below.block(text)),
-                false => {
+            let _ = match it.column.is_cut {
+                false => write!(line, "\n{}", below.block(text)),
+                true => {
                     write!(line, "\n{:INDENT$}{}", "", cut_to(text, it.width, it.width * 3 / 4))
                 }
             };
@@ -369,7 +358,7 @@ impl TableLayout {
             let (text, style) = cell(shown);
             let width = text.width();
             let padding = shown.width.saturating_sub(width);
-            let (before, after) = match shown.align {
+            let (before, after) = match shown.column.align {
                 Align::Left => (0, padding),
                 Align::Right => (padding, 0),
             };
@@ -393,22 +382,24 @@ impl TableLayout {
 impl Shown {
     /// Width granted to the column if the table does not fit.
     fn share_of(&self, width: usize) -> usize {
-        match self.fit {
+        match self.column.fit {
             Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
-            Fit::Key(_) if self.has_servers => self.capped(self.floor.max(width * TOOL_WISH / 100)),
+            Fit::Key(_) if self.column.has_servers => {
+                self.capped(self.floor.max(width * TOOL_WISH / 100))
+            }
             Fit::Rank(_) | Fit::Key(_) => self.capped(self.floor.max(width * RANK_SHARE / 100)),
             Fit::Whole | Fit::Free | Fit::Below => self.whole,
         }
     }
 
     fn capped(&self, share: usize) -> usize {
-        self.whole.min(share.max(self.name.width()))
+        self.whole.min(share.max(self.column.name.width()))
     }
 }
 
 /// Width that the text of the column at this place needs beside the others.
 fn beside(shown: &[Shown], at: usize) -> usize {
-    shown.get(at).map_or(BESIDE, |it| it.whole.clamp(BESIDE, BESIDE_MAX))
+    shown.get(at).map_or(0, |it| if it.column.is_cut { it.whole.min(BESIDE_MAX) } else { it.whole })
 }
 
 /// Moves columns to `dropped`, highest rank first, until the others and `free` columns of free text fit `width`. A
@@ -430,8 +421,8 @@ fn drop_by_rank(
 /// free text.
 fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
     while required_width(shown, free) > width {
-        let keys = shown.iter_mut().filter(|it| matches!(it.fit, Fit::Key(_)));
-        let narrowable = keys.filter(|it| it.width > min.max(it.floor).max(it.name.width()));
+        let keys = shown.iter_mut().filter(|it| matches!(it.column.fit, Fit::Key(_)));
+        let narrowable = keys.filter(|it| it.width > min.max(it.floor).max(it.column.name.width()));
         let widest = narrowable.max_by_key(|it| it.width);
         let Some(widest) = widest else { break };
         widest.width -= 1;
@@ -442,11 +433,11 @@ fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
 /// names, then to the other columns.
 fn distribute(shown: &mut Vec<Shown>, width: usize) {
     while required_width(shown, MIN_FREE) > width {
-        let names = shown.iter_mut().filter(|it| it.fit.is_name() && it.width > MIN_NAME);
+        let names = shown.iter_mut().filter(|it| it.column.fit.is_name() && it.width > MIN_NAME);
         let Some(widest) = names.max_by_key(|it| it.width) else { break };
         widest.width -= 1;
     }
-    shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
+    shown.iter_mut().filter(|it| it.column.fit == Fit::Free).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
         Fit::Free | Fit::Below => 0,
         Fit::Name | Fit::Middle | Fit::Key(_) => 1,
@@ -454,10 +445,12 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
     };
     for now in 0..=2 {
         // If the full-width columns take everything, free text is dropped.
-        shown.retain(|it| now == 0 || it.fit != Fit::Free || it.width >= it.name.width());
+        shown.retain(|it| {
+            now == 0 || it.column.fit != Fit::Free || it.width >= it.column.name.width()
+        });
         for at in 0..shown.len() {
             let left = width.saturating_sub(total_width(shown));
-            let Some(column) = shown.get_mut(at).filter(|it| priority(it.fit) == now) else {
+            let Some(column) = shown.get_mut(at).filter(|it| priority(it.column.fit) == now) else {
                 continue;
             };
             let gap = if column.width == 0 { GAP } else { 0 };
@@ -474,8 +467,8 @@ fn total_width(shown: &[Shown]) -> usize {
 
 /// Minimum total width of the columns, with `free` columns of free text.
 fn required_width(shown: &[Shown], free: usize) -> usize {
-    let of = |it: &Shown| match it.fit {
-        Fit::Free | Fit::Below => it.width.min(free.max(it.name.width())) + GAP,
+    let of = |it: &Shown| match it.column.fit {
+        Fit::Free | Fit::Below => it.width.min(free.max(it.column.name.width())) + GAP,
         Fit::Whole | Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
     };
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
@@ -953,7 +946,10 @@ mod tests {
             "s:t                   success",
         ];
         assert_eq!(drawn(60).lines().collect::<Vec<_>>(), below);
-        assert_eq!(drawn(40).lines().nth(2), Some("    Token 'reader' is limited to…"));
+        let wrapped = drawn(40);
+        assert!(wrapped.contains("\n    Token 'reader' is limited to\n    operation 'read'\ns:t"));
+        let cut = draw(&Column::with_cut_text(columns.clone()), rows.clone(), view(40));
+        assert_eq!(cut.lines().nth(2), Some("    Token 'reader' is limited to…"));
         let beside =
             "files:list_directory  rejected  Token 'reader' is limited to operation 'read'";
         for width in [80, 0] {

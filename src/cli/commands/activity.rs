@@ -294,7 +294,7 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
 const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
-const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 20, 160];
+const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 8, 18, 30, 8, 8, 8, 28, 160];
 const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, PROGRAM_CHARS];
 
 /// Time for which a row waits for decisions about its record, which follow it at once.
@@ -376,7 +376,7 @@ pub(super) async fn watch(
 ) -> Result<(), CommandError> {
     // Records are shown as they arrive, so ages would be meaningless.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
-    let style = RowStyle::of(output, no_icons, time);
+    let style = RowStyle::of(output, no_icons, time).live();
     let widths: &[usize] = match output.view.width {
         Some(_) => &WIDTHS_FOR_PEOPLE,
         None => &WIDTHS_FOR_PROGRAMS,
@@ -531,7 +531,7 @@ mod tests {
             table(&found, 100, "", &output, &RowStyle::of(&output, true, None))
         };
         let same = shown("tool_call", "get_current_time");
-        assert!(same.contains("(no room for TYPE: "), "{same}");
+        assert!(!same.contains("TYPE"), "{same}");
         assert!(same.contains("claude-clock:get_current_time"), "{same}");
         let different = shown("resource_read", "now");
         assert!(different.lines().next().unwrap().contains("TYPE"), "{different}");

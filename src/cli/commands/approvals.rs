@@ -203,7 +203,7 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => output.none("No pending calls."),
         false => {
             let columns = Column::with_servers(columns(&shown), "CALL");
-            output.table(&Column::with_wrapped_text(columns), pending)
+            output.table(&columns, pending)
         }
     };
     for waiting in list(all, "/approvals") {

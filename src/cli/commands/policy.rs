@@ -658,6 +658,12 @@ async fn read_replay(
     }
 }
 
+/// Heading of the table of `policy replay`.
+const COMPARED: &str =
+    "Calls that the new rules would decide differently from the rules in force now:";
+/// Header of the counts of calls that the new rules cannot decide.
+const UNDECIDABLE: &str = "UNDECIDABLE";
+
 fn draw_replay(report: &Value, output: &Output) -> String {
     let (all, unchanged): (Vec<&Value>, Vec<_>) =
         list(report, "/by_tool_and_principal").iter().partition(|row| is_changed(row));
@@ -670,21 +676,23 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         cells
     });
     let rows: Vec<Vec<Cell>> = rows.collect();
-    let counts = |name: &str| {
-        let at = format!("/{name}");
-        all.iter().take(MAX_ROWS).any(|row| !matches!(&*text(row, &at), "" | "0"))
-    };
+    let is_decided =
+        all.iter().take(MAX_ROWS).all(|row| matches!(&*text(row, "/undecidable"), "" | "0"));
     let columns = Column::all([
         ("TOOL", Fit::Middle),
         ("PRINCIPAL", Fit::Middle),
         ("CALLS", Fit::Rank(3)),
-        ("NEWLY REFUSED", Fit::Whole),
-        ("NEWLY ALLOWED", Fit::Whole),
-        ("UNDECIDABLE", if counts("undecidable") { Fit::Rank(2) } else { Fit::Rank(5) }),
+        ("REFUSED", Fit::Whole),
+        ("ALLOWED", Fit::Whole),
+        (UNDECIDABLE, if is_decided { Fit::Rank(5) } else { Fit::Rank(2) }),
         ("RULES", Fit::Below),
     ]);
-    let numbers = ["CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE"];
-    let columns = Column::with_numbers(columns, &numbers);
+    let columns = Column::with_servers(columns, "TOOL");
+    let columns = Column::with_numbers(columns, &["CALLS", "REFUSED", "ALLOWED", UNDECIDABLE]);
+    let columns = match is_decided {
+        true => Column::with_optional(columns, UNDECIDABLE),
+        false => columns,
+    };
     let any = !rows.is_empty();
     let table = if any { output.table(&columns, rows) } else { String::new() };
     let more = match all.len().saturating_sub(MAX_ROWS) {
@@ -706,7 +714,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         text(report, "/since")
     );
     let total = Paragraph::new(output.view.width).text(&total);
-    format!("The new rules, compared with the rules in force now:\n\n{table}{more}{same}{total}\n")
+    let heading = Paragraph::new(output.view.width).text(COMPARED);
+    format!("{heading}\n\n{table}{more}{same}{total}\n")
 }
 
 /// Whether the new rules decide any call of a row differently, or may do so.
@@ -824,7 +833,7 @@ mod tests {
         };
         let report = serde_json::json!({"since": "2026-01-02", "total": {},
             "by_tool_and_principal": [row("token:ci", 0), row("token:ops", 7)]});
-        let keeps = ["NEWLY REFUSED", "NEWLY ALLOWED", "PRINCIPAL", "token:ci", "token:ops"];
+        let keeps = ["REFUSED", "ALLOWED", "PRINCIPAL", "token:ci", "token:ops"];
         crate::output::tests::fits(|output| draw_replay(&report, output), &keeps);
         let rule = |name: &str, effect: &str| {
             serde_json::json!({"rule": name, "effect": effect, "outcome": "applies", "file": "/etc/mcpproxy/rules.cedar",
@@ -845,9 +854,9 @@ mod tests {
         let report = |rows: Vec<Value>| json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": rows});
         let some = report(vec![row("m:delete", 3), row("m:read", 0), row("m:list", 0)]);
         let keeps = [
-            "The new rules, compared with the rules in force now:\n\nTOOL",
+            "rules in force now:\n\nTOOL",
             "m:delete",
-            "NEWLY ALLOWED",
+            "ALLOWED",
             "\n2 more tools and principals: unchanged\n",
         ];
         crate::output::tests::fits(|output| draw_replay(&some, output), &keeps);
@@ -875,7 +884,7 @@ mod tests {
             let report = serde_json::json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
                 {"tool": name, "principal": name, "calls": 9, "newly_refused": 4, "rules": [name]},
             ]});
-            crate::output::tests::fits(|output| draw_replay(&report, output), &["NEWLY REFUSED"]);
+            crate::output::tests::fits(|output| draw_replay(&report, output), &["REFUSED"]);
         }
     }
 }

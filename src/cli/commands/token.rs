@@ -244,7 +244,7 @@ fn table(response: &Value, output: &Output) -> String {
             let expires = text(token, column);
             let expires = match &times {
                 Times::Relative(_) => times.show_text(&expires),
-                Times::Zone(..) => expires.into_owned(),
+                Times::Zone(..) | Times::Clock(_) => expires.into_owned(),
             };
             let is_over = token.pointer("/expired") == Some(&true.into());
             expires + if is_over { " (expired)" } else { "" }
@@ -275,7 +275,7 @@ fn table(response: &Value, output: &Output) -> String {
         true => output.none("No tokens. Create one with `mcpproxy token create NAME`."),
         false => {
             let columns = columns.iter().map(|((name, fit), _)| Column::new(*name, *fit));
-            output.table(&Column::with_wrapped_text(columns.collect()), rows)
+            output.table(&columns.collect::<Vec<_>>(), rows)
         }
     }
 }

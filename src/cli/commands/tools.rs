@@ -140,7 +140,8 @@ fn table(found: &Value, none: &str, output: &Output) -> String {
         ]
     });
     let columns = [("TOOL", Fit::Middle), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Below)];
-    let columns = Column::with_servers(Column::all(columns), "TOOL");
+    // A page of descriptions is a list of tools no longer.
+    let columns = Column::with_cut_text(Column::with_servers(Column::all(columns), "TOOL"));
     let mut shown = output.table(&columns, rows.collect());
     let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
     if suspect > 0 {

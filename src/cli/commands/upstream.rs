@@ -15,7 +15,7 @@ use crate::format::{
 use crate::output::{Output, Paragraph, confirm, declined, of_state};
 use crate::running_proxy::ReloadReport;
 use crate::server_state::{ServerTrial, try_new_server};
-use crate::table::{Cell, Column, Fit, cell};
+use crate::table::{Cell, Column, Fit, cell, wrapped_cell};
 use crate::terminal_safe::{argument, line, quoted};
 use crate::{backend, hints, logging, output, running_proxy, server_state, start_proxy};
 use anstyle::Style;
@@ -155,6 +155,7 @@ fn table(servers: &Value, output: &Output) -> String {
             _ => value,
         };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
+        let cell = if at == "/reason" { wrapped_cell } else { cell };
         Cell::styled(cell(&value), style)
     };
     let rows = all.iter().map(|server| columns.iter().map(|(_, at)| cell_of(server, at)).collect());
@@ -762,7 +763,7 @@ mod tests {
                 server(&name, "connected", ""), server("gone", "failed", &why),
                 server("ended", "failed", "no key (the process ended with exit status: 1)"),
             ]});
-            let keeps = ["STATE", "connected", "failed", "gone", "command '/a-", "no key"];
+            let keeps = ["STATE", "connected", "failed", "gone", "'/a-folder", "was", "no key"];
             fits(|output| table(&servers, output), &keeps);
         }
     }

@@ -52,6 +52,14 @@ impl RowStyle {
         }
     }
 
+    /// For people, the time of day alone, since the rows are shown as they are recorded.
+    pub(super) fn live(self) -> Self {
+        match self.reader {
+            Reader::Person => Self { times: self.times.clock(), ..self },
+            Reader::Program => self,
+        }
+    }
+
     /// Creates a style with words, full ids, and times in UTC.
     pub(in crate::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
@@ -65,7 +73,7 @@ impl RowStyle {
 
     /// Columns of `activity list`. The time is the storage time of the record, which determines the order of the list;
     /// `activity show` has the start of the call. For people the tool includes the server, and a type that all records
-    /// share (`has_one_type`) is the first column to be dropped.
+    /// share (`has_one_type`) is the first column to be dropped, without a note.
     pub(super) fn columns(&self, has_one_type: bool) -> Vec<Column> {
         let time = self.times.header("AGE", "TIME");
         match self.reader {
@@ -83,6 +91,10 @@ impl RowStyle {
                 columns.insert(1, Column::new(time, Fit::Whole));
                 let columns = Column::with_servers(columns, "TOOL");
                 let columns = Column::with_words(columns, "TYPE");
+                let columns = match has_one_type {
+                    true => Column::with_optional(columns, "TYPE"),
+                    false => columns,
+                };
                 Column::with_numbers(columns, &["ID", "DURATION"])
             }
             Reader::Program => {
