@@ -144,7 +144,8 @@ impl Paragraph {
 }
 
 /// Splits a line at `width_limit` columns: between words, or after a comma in text without blanks such as JSON, unless
-/// that leaves more than half of a line empty. If `keeps_paths` is set, a path is not split.
+/// that leaves more than half of a line empty and splits a word that does not fit a line either. If `keeps_paths` is set, a
+/// path is not split.
 fn wrapped(line: &str, width_limit: usize, keeps_paths: bool) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), line);
     loop {
@@ -173,12 +174,13 @@ fn wrapped(line: &str, width_limit: usize, keeps_paths: bool) -> Vec<&str> {
         let path_end = if keeps_paths { end_before_or_after_path(rest, end) } else { None };
         // A word that fits a line is not split.
         let is_before_word = |at: &usize| {
-            let next = rest.get(at + 1..).unwrap_or_default();
-            let word = next.split(' ').next().unwrap_or_default();
+            let next = rest.get(*at..).unwrap_or_default().trim_start_matches(' ');
+            let word = next.split_inclusive([' ', ',']).next().unwrap_or_default().trim_end();
             word.len() <= MAX_WORD_BYTES && word.width() <= width_limit
         };
         let late_break = blank.filter(is_late).or(comma.filter(is_late));
-        let between = path_end.or(late_break).or(blank.filter(is_before_word));
+        let early_break = || [blank, comma].into_iter().flatten().filter(is_before_word).max();
+        let between = path_end.or(late_break).or_else(early_break);
         // A part has at least one character, regardless of its width.
         let first = rest.chars().next().map_or(0, char::len_utf8);
         let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
@@ -280,6 +282,7 @@ mod tests {
             ("{\"a\":true,\"open\":false}", 14, &["{\"a\":true,", "\"open\":false}"]),
             ("{\"a\":[1,22,333]}", 12, &["{\"a\":[1,22,", "333]}"]),
             ("a,0123456789", 6, &["a,0123", "456789"]),
+            (r#"{"a":1,"b":"0123456789"}"#, 18, &[r#"{"a":1,"#, r#""b":"0123456789"}"#]),
             ("one two,three", 10, &["one two,", "three"]),
             ("one two three,x", 14, &["one two", "three,x"]),
             ("日本語日本", 5, &["日本", "語日", "本"]),

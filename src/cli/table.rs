@@ -31,8 +31,12 @@ const MIN_FREE: usize = 12;
 const NAME_SHARE: usize = 60;
 /// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
-/// Maximum width that text to be cut needs beside the other columns; longer text is below them.
-const BESIDE_MAX: usize = 80;
+/// Maximum width that [`Fit::Below`] text needs beside the other columns.
+const BESIDE_MAX: usize = 60;
+/// Minimum width of a truncated cell that could be below its row instead.
+const MIN_BESIDE: usize = 20;
+/// Word for an empty cell in a pipe, where columns are separated by blanks.
+const NO_TEXT: &str = "-";
 /// Indentation of a line below its row.
 const INDENT: usize = 4;
 /// Minimum width of a truncated name.
@@ -59,8 +63,8 @@ pub(super) enum Fit {
     Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
-    /// Like [`Fit::Free`], but if the other columns leave less than it needs, the text is below its row, wrapped, and
-    /// the other columns have the whole width.
+    /// Like [`Fit::Free`], but text that needs more room is below its row, wrapped. If the other columns leave too little,
+    /// all of it is, and they have the whole width.
     Below,
 }
 
@@ -86,9 +90,16 @@ pub(super) struct Column {
     has_words: bool,
     /// Whether the note on dropped columns omits it.
     is_optional: bool,
+    /// Whether its cells are below their rows, with its name, rather than dropped or narrower than [`MIN_BESIDE`].
+    moves_below: bool,
 }
 
 impl Fit {
+    /// Whether the column takes the width that the others leave.
+    const fn is_free(self) -> bool {
+        matches!(self, Self::Free | Self::Below)
+    }
+
     /// Whether the column is kept and truncated to its share.
     const fn is_name(self) -> bool {
         matches!(self, Self::Name | Self::Middle)
@@ -106,6 +117,7 @@ impl Column {
             is_cut: false,
             has_words: false,
             is_optional: false,
+            moves_below: false,
         }
     }
 
@@ -135,6 +147,11 @@ impl Column {
     /// Keeps the cells of the key column with this name whole until it is dropped: they are words of mcpproxy.
     pub(super) fn with_words(columns: Vec<Self>, name: &str) -> Vec<Self> {
         Self::marked(columns, name, |column| column.has_words = true)
+    }
+
+    /// Shows the key column with this name below the rows if it has too little room beside them.
+    pub(super) fn with_moved(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.moves_below = true)
     }
 
     fn marked(mut columns: Vec<Self>, name: &str, mark: impl FnMut(&mut Self)) -> Vec<Self> {
@@ -185,7 +202,12 @@ pub(super) struct CellWidths {
 impl CellWidths {
     /// Measures of cells that are not known yet.
     pub(super) const fn of_longest(longest: usize) -> Self {
-        Self { longest, floor: 0 }
+        Self::new(longest, 0)
+    }
+
+    /// Measures of cells that are not known yet and should not be narrower than `floor`.
+    pub(super) const fn new(longest: usize, floor: usize) -> Self {
+        Self { longest, floor }
     }
 
     /// Measures the cells of a column of a table that is fitted to a width, if there is one. From the floor on,
@@ -217,7 +239,8 @@ impl CellWidths {
         let [_, (_, min)] = KEY_WIDTHS;
         let widest = longest.min(width * NAME_SHARE / 100);
         let distinct = (min..widest).rev().take_while(are_distinct).last().unwrap_or(widest);
-        Self { longest, floor: servers.max(distinct) }
+        let beside = if column.moves_below { longest.min(MIN_BESIDE) } else { 0 };
+        Self { longest, floor: servers.max(distinct).max(beside) }
     }
 }
 
@@ -233,6 +256,8 @@ pub(super) struct TableView {
 #[derive(Debug)]
 pub(super) struct TableLayout {
     shown: Vec<Shown>,
+    /// Columns that did not fit and are below each row, with their names.
+    moved: Vec<Shown>,
     /// Column with a line of its own below each row.
     below: Option<Shown>,
     view: TableView,
@@ -268,10 +293,6 @@ impl TableLayout {
             }
             _ => None,
         };
-        shown
-            .iter_mut()
-            .filter(|it| it.column.fit == Fit::Below)
-            .for_each(|it| it.column.fit = Fit::Free);
         let is_empty = |it: &Shown| widths.get(it.index).is_none_or(|cells| cells.longest == 0);
         let mut dropped = Vec::new();
         if let Some(width) = view.width {
@@ -311,10 +332,12 @@ impl TableLayout {
             shown.sort_by_key(|it| it.index);
             distribute(&mut shown, width);
         }
+        let (moved, dropped): (Vec<_>, Vec<_>) =
+            dropped.into_iter().partition(|it| it.column.moves_below);
         // An empty column is not missed.
         let is_missed = |it: &Shown| !it.column.is_optional && !is_empty(it);
         let dropped = dropped.into_iter().filter(is_missed).map(|it| it.column.name).collect();
-        Self { shown, below, view, dropped }
+        Self { shown, moved, below, view, dropped }
     }
 
     /// The header line.
@@ -322,11 +345,16 @@ impl TableLayout {
         self.joined(|it| (it.column.name.to_string(), HEADER))
     }
 
-    /// One row as a line.
+    /// One row as a line, and the lines below it.
     pub(super) fn line(&self, cells: &[Cell]) -> String {
         let mut line = self.joined(|it| {
             let Cell { text, style } = cells.get(it.index).cloned().unwrap_or_default();
+            if self.is_below(it, &text) {
+                return (String::new(), style);
+            }
             match (it.column.fit, self.view.width) {
+                // A pipe has a word for each column.
+                (_, None) if text.is_empty() => (NO_TEXT.to_owned(), style),
                 (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
@@ -337,18 +365,46 @@ impl TableLayout {
                 }
             }
         });
-        let below = self.below.as_ref().and_then(|it| Some((it, &cells.get(it.index)?.text)));
-        if let Some((it, text)) = below.filter(|(_, text)| !text.is_empty()) {
-            let width = it.width + INDENT;
-            let below = Paragraph::new(Some(width)).indented(INDENT);
-            let _ = match it.column.is_cut {
-                false => write!(line, "\n{}", below.block(text)),
-                true => {
-                    write!(line, "\n{:INDENT$}{}", "", cut_to(text, it.width, it.width * 3 / 4))
-                }
-            };
+        let below = self.below_of(cells);
+        if !below.is_empty() {
+            let paragraph = Paragraph::new(self.view.width).indented(INDENT);
+            let _ = write!(line, "\n{}", paragraph.block(&below));
         }
         line
+    }
+
+    /// Text below a row: the cells of moved columns with their names, and the text that needs more room.
+    fn below_of(&self, cells: &[Cell]) -> String {
+        let cell_of = |it: &Shown| cells.get(it.index).map(|cell| cell.text.as_str());
+        let moved = self.moved.iter().filter_map(|it| {
+            let text = cell_of(it).filter(|text| !text.is_empty())?;
+            Some(format!("{} {text}", it.column.name.to_lowercase()))
+        });
+        let beside =
+            self.shown.iter().filter(|it| cell_of(it).is_some_and(|text| self.is_below(it, text)));
+        let texts = self.below.iter().chain(beside).filter_map(|it| {
+            let text = cell_of(it).filter(|text| !text.is_empty())?;
+            Some(match it.column.is_cut {
+                true => cut_to(text, it.width, it.width * 3 / 4),
+                false => text.to_owned(),
+            })
+        });
+        moved.chain(texts).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether the text of a column that is beside the others is below its row, because it would be cut.
+    fn is_below(&self, it: &Shown, text: &str) -> bool {
+        let is_text = it.column.fit == Fit::Below && !it.column.is_cut;
+        is_text && self.view.width.is_some() && text.width() > it.width
+    }
+
+    /// A line that names the columns without room, if there are any.
+    pub(super) fn note(&self) -> String {
+        let note = format!("(no room for {}: -o json has all)", self.dropped.join(", "));
+        match self.dropped.is_empty() {
+            true => String::new(),
+            false => format!("{}\n", Paragraph::new(self.view.width).text(&note)),
+        }
     }
 
     fn joined(&self, cell: impl Fn(&Shown) -> (String, Style)) -> String {
@@ -399,7 +455,7 @@ impl Shown {
 
 /// Width that the text of the column at this place needs beside the others.
 fn beside(shown: &[Shown], at: usize) -> usize {
-    shown.get(at).map_or(0, |it| if it.column.is_cut { it.whole.min(BESIDE_MAX) } else { it.whole })
+    shown.get(at).map_or(0, |it| it.whole.min(BESIDE_MAX))
 }
 
 /// Moves columns to `dropped`, highest rank first, until the others and `free` columns of free text fit `width`. A
@@ -437,7 +493,7 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
         let Some(widest) = names.max_by_key(|it| it.width) else { break };
         widest.width -= 1;
     }
-    shown.iter_mut().filter(|it| it.column.fit == Fit::Free).for_each(|it| it.width = 0);
+    shown.iter_mut().filter(|it| it.column.fit.is_free()).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
         Fit::Free | Fit::Below => 0,
         Fit::Name | Fit::Middle | Fit::Key(_) => 1,
@@ -446,7 +502,7 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
     for now in 0..=2 {
         // If the full-width columns take everything, free text is dropped.
         shown.retain(|it| {
-            now == 0 || it.column.fit != Fit::Free || it.width >= it.column.name.width()
+            now == 0 || !it.column.fit.is_free() || it.width >= it.column.name.width()
         });
         for at in 0..shown.len() {
             let left = width.saturating_sub(total_width(shown));
@@ -487,12 +543,7 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
         drawn.push_str(&layout.line(&row));
         drawn.push('\n');
     }
-    if !layout.dropped.is_empty() {
-        let note = format!("(no room for {}: -o json has all)", layout.dropped.join(", "));
-        drawn += &Paragraph::new(view.width).text(&note);
-        drawn.push('\n');
-    }
-    drawn
+    drawn + &layout.note()
 }
 
 /// Maximum length of a cell in a column of wrapped text, in characters.
@@ -520,6 +571,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unicode_width::UnicodeWidthChar;
 
     const ID: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
 
@@ -796,15 +848,13 @@ mod tests {
             ["1234", "long name", "", "1.5s", ""].map(Cell::from).to_vec(),
             ["10", "日本", "123456", "", "y"].map(Cell::from).to_vec(),
         ];
-        let expected = [
-            "  ID  NAME        CALLS  TIME  REASON",
-            "   9  a               7  12ms  x",
-            "1234  long name          1.5s",
-            "  10  日本       123456        y",
-        ];
-        for width in [0, 80] {
+        let (header, first) =
+            ("  ID  NAME        CALLS  TIME  REASON", "   9  a               7  12ms  x");
+        let empty = ["1234  long name          1.5s", "  10  日本       123456        y"];
+        let words = ["1234  long name       -  1.5s  -", "  10  日本       123456     -  y"];
+        for (width, [second, third]) in [(80, empty), (0, words)] {
             let drawn = draw(&columns, rows.clone(), view(width));
-            assert_eq!(drawn.lines().collect::<Vec<_>>(), expected, "{width}");
+            assert_eq!(drawn.lines().collect::<Vec<_>>(), [header, first, second, third]);
         }
     }
 
@@ -835,6 +885,35 @@ mod tests {
         for width in [80, 0] {
             assert_eq!(drawn(width).lines().nth(1), Some(beside), "{width}");
         }
+    }
+
+    #[test]
+    fn principal_without_room_is_below_its_row() {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("TOOL", Fit::Key(1)),
+            ("DURATION", Fit::Rank(8)),
+            ("PRINCIPAL", Fit::Key(5)),
+            ("REASON", Fit::Below),
+        ]);
+        let columns = Column::with_moved(Column::with_servers(columns, "TOOL"), "PRINCIPAL");
+        let row = |tool: &str, reason: &str| {
+            ["1", tool, "12ms", "token:nightly-reporting", reason].map(Cell::from).to_vec()
+        };
+        let drawn = |rows: Vec<Vec<Cell>>| draw(&columns, rows, view(50));
+        let beside = drawn(vec![row("files:list", "no (rule)")]);
+        assert!(beside.starts_with("ID  TOOL        DURATION  PRINCIPAL\n"), "{beside}");
+        assert!(beside.contains("  token:nightly-reporting\n    no (rule)\n"), "{beside}");
+        let tool = |number: u8| format!("notes-of-the-{number}-company:list");
+        let moved = drawn(vec![row(&tool(1), "no (rule)"), row(&tool(2), "")]);
+        let expected = [
+            "ID  TOOL                         DURATION",
+            "1   notes-of-the-1-company:list  12ms",
+            "    principal token:nightly-reporting; no (rule)",
+            "1   notes-of-the-2-company:list  12ms",
+            "    principal token:nightly-reporting",
+        ];
+        assert_eq!(moved.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -353,6 +353,12 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
     let call = proxy.activity("type=tool_call")[0]["id"].as_str().unwrap().to_owned();
     let shown = proxy.cli(&["activity", "show", &call]).stdout;
     assert!(shown.contains("approved by admin over cli after "), "{shown}");
+    // The record of the wait names its answer, which is a later record.
+    let approvals = proxy.activity("type=approval");
+    let waiting = approvals.iter().find(|it| it["metadata"]["state"] == "waiting").unwrap();
+    let shown = proxy.cli(&["activity", "show", &waiting["seq"].to_string()]).stdout;
+    let answer = format!("(activity show {})", approvals[0]["seq"]);
+    assert!(shown.contains("approved by admin") && shown.contains(&answer), "{shown}");
     let again = proxy.cli(&["approvals", "deny", &id]);
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("approved by admin over cli"), "{}", again.stderr);

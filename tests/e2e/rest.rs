@@ -449,6 +449,16 @@ fn tools_are_sorted_by_name_operation_and_their_calls() {
     assert_eq!(proxy.api("tools?sort=calls&limit=1")["tools"][0]["calls"]["total"], 0);
     let failed = proxy.api("tools?sort=-errors&limit=1")["tools"][0].clone();
     assert_eq!((&failed["name"], &failed["calls"]["error"]), (&json!("s:crash"), &json!(1)));
+    // Calls of tools that a server does not have are counted by server only.
+    let of_server = || proxy.api("servers")["servers"][0]["calls"].clone();
+    let (before, shown) = (of_server(), proxy.api("tools")["tools"].as_array().unwrap().len());
+    client.read("s:nosuch", json!({}));
+    let after = of_server();
+    for count in ["total", "error"] {
+        let [before, after] = [&before, &after].map(|calls| calls[count].as_u64().unwrap());
+        assert_eq!(after, before + 1, "{count}");
+    }
+    assert_eq!(proxy.api("tools")["tools"].as_array().unwrap().len(), shown);
     // The intent of the second call does not fit its variant.
     assert_eq!(proxy.api("tools/s:delete_item")["tool"]["calls"]["rejected"], 2);
 

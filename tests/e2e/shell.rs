@@ -475,8 +475,11 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
     let mut client = proxy().client();
     let answer = client.call("read", "s:zzzzzz", json!({}));
     assert_eq!(error_text(&answer), "Tool 's:zzzzzz' not found. Use retrieve_tools to find tools.");
-    let list = cli(&["tools", "list"]).stdout;
+    let Output { stdout: list, stderr, .. } = cli(&["tools", "list"]);
     assert!(list.contains("tool-destructive") && !list.contains("call_tool"), "{list}");
+    // Tools that are missing are explained.
+    assert!(stderr.contains("no tools of server 'gone', whose state is failed"), "{stderr}");
+    assert!(!stderr.contains("server 's'"), "{stderr}");
 }
 
 /// Completions by bash for a line, with the script that the program prints.

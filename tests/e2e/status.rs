@@ -49,9 +49,9 @@ fn status_counts_calls_by_outcome_and_reports_faults() {
         let mut all = servers.as_array().unwrap().iter();
         all.find(|server| server["name"] == name).unwrap()["calls"].clone()
     };
-    // Five calls were sent; the refused one counts as well, the one to an unknown tool does not.
+    // Five calls were sent; the refused one and the one to an unknown tool count as well.
     let counts = ["total", "blocked", "rejected"].map(|name| of("s")[name].clone());
-    assert_eq!(counts, [json!(6), json!(1), json!(1)]);
+    assert_eq!(counts, [json!(7), json!(1), json!(1)]);
     assert_eq!(
         (&of("broken")["total"], &of("broken")["duration_us"]["p50"]),
         (&json!(0), &json!(null))

@@ -239,9 +239,14 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
         row(status, &text(summary, &format!("/{status}_count")));
     }
     row("warnings", &text(summary, "/warning_count"));
+    let count = |at: &str| summary.pointer(at).and_then(Value::as_u64).unwrap_or_default();
     let intents = ["read", "write", "destructive"]
-        .map(|intent| format!("{intent} {}", text(summary, &format!("/by_intent/{intent}"))));
-    row("intent", &intents.join(", "));
+        .map(|intent| (intent, count(&format!("/by_intent/{intent}"))));
+    let stated: u64 = intents.iter().map(|(_, calls)| calls).sum();
+    let none = Some(("none", count("/total_count").saturating_sub(stated)));
+    let intents = intents.into_iter().chain(none.filter(|(_, calls)| *calls > 0));
+    let intents = intents.map(|(intent, calls)| format!("{intent} {calls}"));
+    row("intent", &intents.collect::<Vec<_>>().join(", "));
     let latency = ["p50", "p95", "p99"].map(|name| {
         let ms = summary.pointer(&format!("/latency_ms/{name}")).and_then(Value::as_f64);
         // Zero means that there were no calls.
@@ -250,12 +255,11 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     });
     row("latency", &latency.join(", "));
     for (label, at) in [("top servers", "/top_servers"), ("top tools", "/top_tools")] {
-        let named = |it: &Value| {
-            format!("{} {}", line(&summarized_name(&text(it, "/name"))), text(it, "/count"))
-        };
-        let top: Vec<String> = list(summary, at).iter().map(named).collect();
-        if !top.is_empty() {
-            row(label, &top.join(", "));
+        let top = list(summary, at);
+        let digits = top.iter().map(|it| text(it, "/count").len()).max().unwrap_or_default();
+        for (it, label) in top.iter().zip(std::iter::once(label).chain(std::iter::repeat(""))) {
+            let (name, calls) = (text(it, "/name"), text(it, "/count"));
+            row(label, &format!("{calls:>digits$}  {}", line(&summarized_name(&name))));
         }
     }
     shown.push_str(&lacking(summary));
@@ -293,8 +297,11 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
 /// Path of the event stream.
 const EVENTS: &str = "/events";
 
-/// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
-const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 8, 18, 30, 8, 8, 8, 28, 160];
+/// Widths for people of the columns of [`RowStyle::columns`] in `watch`, which does not know the cells in advance, and the
+/// widths that they keep while another column can be dropped.
+const WIDTHS_FOR_PEOPLE: [(usize, usize); 9] =
+    [(5, 0), (8, 0), (18, 0), (40, 24), (8, 0), (8, 0), (8, 0), (28, 16), (160, 0)];
+/// Like [`WIDTHS_FOR_PEOPLE`], for programs. A longer cell shifts the rest of its row.
 const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, PROGRAM_CHARS];
 
 /// Time for which a row waits for decisions about its record, which follow it at once.
@@ -377,17 +384,17 @@ pub(super) async fn watch(
     // Records are shown as they arrive, so ages would be meaningless.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
     let style = RowStyle::of(output, no_icons, time).live();
-    let widths: &[usize] = match output.view.width {
-        Some(_) => &WIDTHS_FOR_PEOPLE,
-        None => &WIDTHS_FOR_PROGRAMS,
+    let widths = match output.view.width {
+        Some(_) => WIDTHS_FOR_PEOPLE.map(|(width, least)| CellWidths::new(width, least)).to_vec(),
+        None => WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec(),
     };
-    let widths: Vec<_> = widths.iter().copied().map(CellWidths::of_longest).collect();
     let layout = TableLayout::new(&style.columns(true), &widths, output.view);
     let lines = Lines { output, filters, style, layout };
     let events = events(node);
     let watch = async {
         let mut chunks = backend.stream(&events, None).await?.chunks;
-        if output.format == Format::Table && !output::write_on(lines.layout.header().as_bytes())? {
+        let header = format!("{}{}", lines.layout.note(), lines.layout.header());
+        if output.format == Format::Table && !output::write_on(header.as_bytes())? {
             return Ok(());
         }
         let (mut retries, mut last) = (Retries::default(), String::new());
@@ -655,7 +662,7 @@ mod tests {
             &serde_json::json!({
                 "period": "1h", "total_count": 21, "success_count": 11, "error_count": 1,
                 "blocked_count": 2, "warning_count": 3, "rejected_count": 7, "unknown_count": 0,
-                "by_intent": {"read": 12, "write": 8, "destructive": 1},
+                "by_intent": {"read": 11, "write": 8, "destructive": 1},
                 "top_servers": [{"name": "git\u{1b}hub", "count": 20}, {"name": "", "count": 1}],
                 "top_tools": [{"name": "s:t", "count": 4}, {"name": ":", "count": 3}, {"name": ":t", "count": 2},
                     {"name": "s:", "count": 1}],
@@ -668,10 +675,10 @@ mod tests {
             shown,
             "calls        21 in 1h (01-02 03:00:00 to 01-02 04:00:00 UTC)\n\
              success      11\nerror        1\nrejected     7\nblocked      2\nunknown      0\nwarnings     3\n\
-             intent       read 12, write 8, destructive 1\n\
+             intent       read 11, write 8, destructive 1, none 1\n\
              latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
-             top servers  git\\u{1b}hub 20, (none) 1\n\
-             top tools    s:t 4, (none) 3, t 2, s:(none) 1\n"
+             top servers  20  git\\u{1b}hub\n              1  (none)\n\
+             top tools    4  s:t\n             3  (none)\n             2  t\n             1  s:(none)\n"
         );
     }
 

@@ -203,7 +203,15 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => output.none("No pending calls."),
         false => {
             let columns = Column::with_servers(columns(&shown), "CALL");
-            output.table(&columns, pending)
+            let is_cut = |row: &Vec<Cell>| row.last().is_some_and(|it| it.text.ends_with('…'));
+            let note = match for_people && pending.iter().any(is_cut) {
+                true => {
+                    hints::commands("(`mcpproxy approvals show ID` shows all of the arguments)\n")
+                        .into_owned()
+                }
+                false => String::new(),
+            };
+            output.table(&columns, pending) + &note
         }
     };
     for waiting in list(all, "/approvals") {

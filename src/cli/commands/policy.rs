@@ -530,9 +530,10 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         let ok = case.pointer("/ok") == Some(&Value::Bool(true));
         let word = if ok { "ok" } else { "FAILED" };
         let target = ["/tool", "/resource", "/prompt"].map(|at| text(case, at)).concat();
+        let decision = text(case, "/expected");
         let expected = match text(case, "/expected_rule") {
-            rule if rule.is_empty() => text(case, "/expected").into_owned(),
-            rule => format!("{} by {rule}", text(case, "/expected")),
+            rule if rule.is_empty() => decision.clone().into_owned(),
+            rule => format!("{decision} by {rule}"),
         };
         let rules: Vec<_> = list(case, "/rules").iter().filter_map(Value::as_str).collect();
         let got = match rules.is_empty() {
@@ -545,8 +546,8 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             // What differs from the expectation, beside the case's name.
             true if ok => vec![cell(&name)],
             true => {
-                let got = format!("actual: {got}");
-                let parts = [&*name, &*got].into_iter().filter(|part| !part.is_empty());
+                let differs = format!("expected: {expected}; actual: {got}");
+                let parts = [&*name, &*differs].into_iter().filter(|part| !part.is_empty());
                 vec![cell(&parts.collect::<Vec<_>>().join("; "))]
             }
         };
@@ -556,7 +557,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             cell(&text(case, "/principal")).into(),
             cell(&text(case, "/action")).into(),
             cell(&target).into(),
-            cell(&expected).into(),
+            cell(if for_people { &decision } else { &expected }).into(),
         ];
         cells.extend(last.into_iter().map(Cell::from));
         if !for_people {
@@ -565,12 +566,12 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         cells
     });
     let mut columns = Column::all([
-        ("", Fit::Whole),
+        ("RESULT", Fit::Whole),
         ("CASE", Fit::Whole),
         ("PRINCIPAL", Fit::Key(3)),
         ("ACTION", Fit::Rank(5)),
         ("TARGET", Fit::Key(1)),
-        ("EXPECTED", Fit::Key(2)),
+        ("EXPECTED", if for_people { Fit::Whole } else { Fit::Key(2) }),
     ]);
     match for_people {
         true => columns.push(Column::new("NAME", Fit::Below)),
@@ -579,6 +580,8 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             columns.insert(NAME_AT, Column::new("NAME", Fit::Free));
         }
     }
+    let columns = Column::with_servers(Column::with_numbers(columns, &["CASE"]), "TARGET");
+    let columns = Column::with_moved(columns, "PRINCIPAL");
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     format!("{table}{passed} passed, {failed} failed\n")

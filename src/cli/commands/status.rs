@@ -19,12 +19,16 @@ use mcpproxy_runtime::os::space;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::UnicodeWidthStr;
 
 /// Width of the label column.
 const LABEL: usize = 11;
-/// Maximum width of a server's name at a terminal, unless it is wide: then a third of its width.
-const MAX_NAME: usize = 24;
+/// Width at a terminal for the number of tools beside a server's name.
+const MAX_TOOLS: usize = 11;
+/// Indentation of a reason with a word, such as a URL, that is too wide for the column of the servers.
+const WIDE_INDENT: usize = 4;
+/// Width that a server's name may have on any terminal.
+const MIN_NAME: usize = 24;
 
 /// Facts known from the config and not from the proxy.
 struct LocalFacts {
@@ -336,16 +340,22 @@ fn draw(status: &Value, view: TableView) -> String {
     shown
 }
 
-/// The lines of the servers, in columns: state, name, and the number of tools or a reason. At a terminal, a reason that does not
-/// fit beside the name has lines of its own.
+/// The lines of the servers, in columns: state, name, and the number of tools or a reason. At a terminal, a name that does not
+/// fit is cut, and a reason that does not fit beside the name has lines of its own.
 fn server_lines(servers: &[Value], TableView { width, colors }: TableView) -> String {
+    let states = servers.iter().map(|it| text(it, "/state").width()).max().unwrap_or_default();
+    let beside = LABEL + states + 2 + 2 + MAX_TOOLS;
     let name_of = |server: &Value| {
         let name = cell(&text(server, "/name"));
-        width.map_or(name.clone(), |width| cut_middle(&name, MAX_NAME.max(width / 3)))
+        let room = width.map(|width| width.saturating_sub(beside).max(MIN_NAME));
+        room.map_or(name.clone(), |room| cut_middle(&name, room))
     };
-    let states = servers.iter().map(|it| text(it, "/state").width()).max().unwrap_or_default();
     let names = servers.iter().map(|it| name_of(it).width()).max().unwrap_or_default();
-    let below = Paragraph::new(width).indented(LABEL + 2);
+    let below = |about: &str| {
+        let longest = about.split(' ').map(UnicodeWidthStr::width).max().unwrap_or_default();
+        let is_wide = width.is_some_and(|width| LABEL + 2 + longest > width);
+        Paragraph::new(width).indented(if is_wide { WIDE_INDENT } else { LABEL + 2 })
+    };
     let mut shown = String::new();
     for server in servers {
         let (state, name) = (text(server, "/state"), name_of(server));
@@ -359,7 +369,9 @@ fn server_lines(servers: &[Value], TableView { width, colors }: TableView) -> St
         let state = colors.paint(&format!("{state:<states$}"), of_state(&state));
         let _ = match is_beside {
             true => writeln!(shown, "{:LABEL$}{state}  {name}{blanks}{about}", ""),
-            false => writeln!(shown, "{:LABEL$}{state}  {name}\n{}", "", below.block(&about)),
+            false => {
+                writeln!(shown, "{:LABEL$}{state}  {name}\n{}", "", below(&about).block(&about))
+            }
         };
     }
     shown
@@ -374,6 +386,8 @@ fn about_server(server: &Value, width: Option<usize>) -> String {
         ("connected", true) => counted(&tools, "tool"),
         ("not running", true) if tools != "0" => counted(&tools, "tool"),
         ("connected", false) => format!("{}; {reason}", counted(&tools, "tool")),
+        // The state says so.
+        ("disabled", _) => String::new(),
         (_, _) => reason,
     };
     let held = server.pointer("/quarantined").and_then(Value::as_u64).unwrap_or_default();
@@ -481,6 +495,16 @@ mod tests {
     }
 
     #[test]
+    fn url_in_a_reason_stays_whole() {
+        let url = format!("https://registry.example/{}", "x".repeat(47));
+        let servers =
+            [json!({"name": "s", "state": "failed", "reason": format!("404: it is {url}")})];
+        let view = TableView { width: Some(80), colors: Colors::Plain };
+        let expected = format!("{:LABEL$}failed  s\n    404: it is\n    {url}\n", "");
+        assert_eq!(server_lines(&servers, view), expected);
+    }
+
+    #[test]
     fn tool_counts_are_aligned_and_reasons_are_truncated_at_a_terminal() {
         let lines_at = |width, servers: &[(&str, &str)]| {
             let servers = servers.iter().map(|(name, reason)| {
@@ -488,6 +512,9 @@ mod tests {
             });
             server_lines(&servers.collect::<Vec<_>>(), TableView { width, colors: Colors::Plain })
         };
+        let name = "customer-analytics-warehouse-production";
+        let whole = lines_at(Some(80), &[(name, "")]);
+        assert_eq!(whole, format!("{:LABEL$}connected  {name}  3 tools\n", ""));
         let server_of = |name: &str, reason: &str| lines_at(None, &[(name, reason)]);
         let both = lines_at(Some(80), &[("files", ""), ("\u{65e5}\u{672c}\u{8a9e}", "")]);
         let columns: Vec<_> =

@@ -61,7 +61,11 @@ pub(super) async fn run(
                 none = why_no_tools(name, backend).await?.unwrap_or(none);
             }
             output.print(&all, |all| table(all, &none, output))?;
-            note_hidden(backend, server.as_deref(), &parse(&all)?).await;
+            let all = parse(&all)?;
+            note_hidden(backend, server.as_deref(), &all).await;
+            if server.is_none() && matches!(backend, Backend::Remote(_)) {
+                note_missing(backend, &all).await;
+            }
             Ok(())
         }
         ToolsCommand::Show { name } => {
@@ -117,6 +121,27 @@ async fn note_hidden(backend: &Backend, server: Option<&str>, all: &Value) {
         logging::print_line(format_args!(
             "{hidden} {tools} hidden by rules: `mcpproxy policy explain --as {ADMIN} --tool NAME` explains why"
         ));
+    }
+}
+
+/// Prints to stderr which enabled servers are not connected and have no tools in the list. A failure is ignored, as by
+/// [`note_hidden`].
+async fn note_missing(backend: &Backend, all: &Value) {
+    let found = backend.get(&target(&["servers"], &[])).await;
+    let Ok(found) = found.and_then(|found| parse(found.json()?)) else { return };
+    let has_tool = |server: &str| {
+        let mut names = list(all, "/tools").iter().map(|tool| text(tool, "/name"));
+        names.any(|name| name.split_once(':').is_some_and(|(of, _)| of == server))
+    };
+    for server in list(&found, "/servers") {
+        let [name, state] = ["/name", "/state"].map(|at| text(server, at));
+        if !matches!(&*state, "connected" | "disabled") && !has_tool(&name) {
+            logging::print_line(format_args!(
+                "the list has no tools of server '{}', whose state is {}: `mcpproxy doctor`",
+                line(&name),
+                line(&state)
+            ));
+        }
     }
 }
 

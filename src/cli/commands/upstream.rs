@@ -34,6 +34,7 @@ use mcpproxy_upstream::oauth::{LoggedOut, LoginError};
 use mcpproxy_upstream::supervisor::Status;
 use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, stdin};
 use std::path::Path;
@@ -50,7 +51,7 @@ const NOTE_INDENT: usize = 2;
 
 /// Columns of the list with the JSON pointers of their values.
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
-    (("NAME", Fit::Key(1)), "/name"),
+    (("NAME", Fit::Middle), "/name"),
     (("STATE", Fit::Whole), "/state"),
     (("PROTOCOL", Fit::Rank(6)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
@@ -139,7 +140,9 @@ fn table(servers: &Value, output: &Output) -> String {
     let is_shown = |at: &str| {
         let is_needless = |server: &Value| match (at, &*text(server, at)) {
             ("/quarantined", "0") | (_, "") => true,
-            ("/reason", reason) => none_runs && reason == NONE_RUNS,
+            ("/reason", reason) => {
+                (none_runs && reason == NONE_RUNS) || text(server, "/state") == "disabled"
+            }
             _ => false,
         };
         !(for_people && all.iter().all(is_needless))
@@ -147,11 +150,12 @@ fn table(servers: &Value, output: &Output) -> String {
     let columns: Vec<_> = UPSTREAM_COLUMNS.into_iter().filter(|(_, at)| is_shown(at)).collect();
     let cell_of = |server: &Value, at: &str| {
         let value = text(server, at);
-        let is_connected = text(server, "/state") == "connected";
+        let state = text(server, "/state");
         let value = match (at, &*value) {
             (_, NONE_RUNS) if none_runs => "".into(),
+            ("/reason", _) if for_people && state == "disabled" => "".into(),
             // Its tools are not known.
-            ("/tools", "0") if !is_connected => "-".into(),
+            ("/tools", "0") if state != "connected" => "-".into(),
             _ => value,
         };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
@@ -172,6 +176,11 @@ fn table(servers: &Value, output: &Output) -> String {
                 columns.iter().map(|((name, fit), _)| Column::new(*name, *fit)).collect(),
                 &["TOOLS", "QUARANTINED", "CALLS", "ERRORS"],
             );
+            let protocols: HashSet<_> = all.iter().map(|it| text(it, "/protocol")).collect();
+            let columns = match protocols.len() {
+                1 => Column::with_optional(columns, "PROTOCOL"),
+                _ => columns,
+            };
             let mut shown = output.table(&columns, rows);
             if none_runs {
                 let note = format!("({NONE_RUNS}: `mcpproxy serve` starts one)");

@@ -113,8 +113,9 @@ async fn prepare(
     let intent = match read.intent.check(variant, &settings.policy.intent) {
         Ok(intent) => intent,
         Err(error) => {
-            if proxy.catalog.load().named(server, tool).is_some() {
-                on.record.found(&proxy.upstreams);
+            match proxy.catalog.load().named(server, tool) {
+                Some(_) => on.record.found(&proxy.upstreams),
+                None => on.record.addressed(&proxy.upstreams),
             }
             let refusal = on.record.deny(&Denial::Intent(error));
             return Err(refusal.helping(corrected_call(on, variant, &read)).into());

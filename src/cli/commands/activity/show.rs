@@ -5,13 +5,13 @@
 
 use crate::args::Format;
 use crate::backend::{Backend, target};
-use crate::commands::activity::row::{approval, folded, status, stored, taken};
+use crate::commands::activity::row::{approval, folded, is_waiting, status, stored, taken};
 use crate::completion::did_you_mean;
 use crate::error::CommandError;
 use crate::format::{TimeStyle, Times, list, text};
 use crate::output::{Output, Paragraph, parse};
 use crate::terminal_safe::line;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use mcpproxy_activity::Id;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -149,7 +149,7 @@ pub(super) async fn show(
     output.print(record.json()?, |data| render(data, &related, &times, width))
 }
 
-/// Decisions and approvals about a call, or the call that a decision is about.
+/// Decisions and approvals about a call, the call that a decision is about, or the answer to an approval that waited.
 async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
     let record = data.get("activity").unwrap_or(data);
     let [kind, parent] = ["/type", "/parent_id"].map(|at| text(record, at));
@@ -162,26 +162,48 @@ async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandE
         let call = call.ok().map(|call| parse(call.json()?)).transpose()?;
         return Ok(call.and_then(|call| call.get("activity").cloned()).into_iter().collect());
     }
+    if kind == "approval" && is_waiting(record) {
+        let until = text(record, "/metadata/until").parse().ok();
+        let all = of_request(record, "approval", until, backend).await?;
+        let is_answer = |other: &Value| !is_waiting(other) && approval(other) == approval(record);
+        return Ok(all.into_iter().filter(is_answer).collect());
+    }
     about(record, backend).await
 }
 
-/// Time after a call's end within which its decisions and approvals are stored.
-const STORED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
-
 /// Decisions and approvals about a call, oldest first; empty for other records.
 pub(super) async fn about(call: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
-    let [kind, id, request, session, began, node] =
-        ["/type", "/id", "/request_id", "/session_id", "/timestamp", "/node_name"]
-            .map(|at| text(call, at));
+    let [kind, id, request] = ["/type", "/id", "/request_id"].map(|at| text(call, at));
     if request.is_empty() || matches!(&*kind, "policy_decision" | "approval") {
         return Ok(Vec::new());
     }
-    // Other sessions use the same request ids.
-    let end = stored(call).and_then(|stored| stored.checked_add(STORED_WITHIN).ok());
+    let mut found = of_request(call, "policy_decision,approval", stored(call), backend).await?;
+    let of_call = approval(call);
+    found.retain(|record| match &*text(record, "/type") {
+        "policy_decision" => text(record, "/parent_id") == id,
+        _ => !of_call.0.is_empty() && approval(record) == of_call,
+    });
+    Ok(found)
+}
+
+/// Time after the end of a call or of an approval within which the records about it are stored.
+const STORED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Records of these types with the request of `record`, from its begin until shortly after `end`, oldest first.
+async fn of_request(
+    record: &Value,
+    types: &str,
+    end: Option<Timestamp>,
+    backend: &Backend,
+) -> Result<Vec<Value>, CommandError> {
+    let [request, session, began, node] =
+        ["/request_id", "/session_id", "/timestamp", "/node_name"].map(|at| text(record, at));
+    let end = end.and_then(|end| end.checked_add(STORED_WITHIN).ok());
     let end = end.map(|end| end.to_string());
     let query = [
-        ("type", Some("policy_decision,approval")),
+        ("type", Some(types)),
         ("request_id", Some(&*request)),
+        // Other sessions use the same request ids.
         ("session_id", Some(&*session).filter(|session| !session.is_empty())),
         // A call's node records all of them, so the other nodes of a fleet are not asked.
         ("node", Some(&*node).filter(|node| !node.is_empty())),
@@ -190,20 +212,14 @@ pub(super) async fn about(call: &Value, backend: &Backend) -> Result<Vec<Value>,
         ("limit", Some("100")),
         ("exclude_payloads", Some("true")),
     ];
-    let found = backend.get(&target(&["activity"], &query)).await?;
-    let found = parse(found.json()?)?;
-    let of_call = approval(call);
-    let is_about = |record: &&Value| match &*text(record, "/type") {
-        "policy_decision" => text(record, "/parent_id") == id,
-        _ => !of_call.0.is_empty() && approval(record) == of_call,
-    };
-    Ok(list(&found, "/activities").iter().filter(is_about).rev().cloned().collect())
+    let found = parse(backend.get(&target(&["activity"], &query)).await?.json()?)?;
+    Ok(list(&found, "/activities").iter().rev().cloned().collect())
 }
 
 /// One line per related record.
 fn beside(related: &[Value], width: Option<usize>) -> String {
     let mut shown = String::new();
-    let value = Paragraph::new(width).indented(LABEL);
+    let value = Paragraph::new(width).indented(LABEL).keeping_paths();
     for record in related {
         let [number, kind, status] = ["/seq", "/type", "/status"].map(|at| text(record, at));
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
@@ -278,7 +294,7 @@ pub(super) fn render(
         let outcome = position(&OUTCOME, name).unwrap_or(OUTCOME.len());
         (outcome, last, position(&FIRST, name).unwrap_or(FIRST.len()))
     });
-    let values = Paragraph::new(width).indented(LABEL);
+    let values = Paragraph::new(width).indented(LABEL).keeping_paths();
     let outcome = members.iter().take_while(|(name, _)| OUTCOME.contains(name)).count();
     let others = members.split_off(outcome);
     for (name, value) in members {

@@ -333,6 +333,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
         otherwise: Refusal,
     ) -> Refusal {
+        self.record.addressed(&self.worker.proxy.upstreams);
         match self.denial_of_name(name, arguments, intent) {
             Some(denial) => {
                 let help = self.nearest_tools(name, Some(&denial));

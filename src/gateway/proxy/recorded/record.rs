@@ -67,6 +67,8 @@ pub(crate) struct CallRecord {
     server: Option<ServerId>,
     /// Server of an existing tool, or of a request other than a tool call; such calls are counted by name.
     found: Option<ServerId>,
+    /// Server named by a call of a tool that it does not have.
+    addressed: Option<ServerId>,
     /// Time at which the answer was complete or failed.
     pub(crate) answered: Option<Instant>,
     /// Number of times that a modern server asked a legacy client for input (PRO-37).
@@ -194,6 +196,7 @@ impl CallRecord {
             sent: None,
             server: None,
             found: None,
+            addressed: None,
             answered: None,
             input_rounds: 0,
             reply: reply.clone(),
@@ -308,8 +311,17 @@ impl CallRecord {
 
     /// Notes that the named target exists, even if the request is refused.
     pub(crate) fn found(&mut self, upstreams: &Supervisor) {
-        let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
-        self.found = server.and_then(|server| upstreams.id(server));
+        self.found = self.named_server(upstreams);
+    }
+
+    /// Counts the request by its server only: the server does not have such a tool.
+    pub(crate) fn addressed(&mut self, upstreams: &Supervisor) {
+        self.addressed = self.named_server(upstreams);
+    }
+
+    fn named_server(&self, upstreams: &Supervisor) -> Option<ServerId> {
+        let (_, entry) = self.record.as_ref()?;
+        upstreams.id(entry.draft.text(Text::Server))
     }
 
     pub(crate) fn was_sent(&self) -> bool {
@@ -566,10 +578,10 @@ impl CallRecord {
         };
         let outcome = refusal::outcome(status);
         self.tally.ended(self.server, outcome, CallDuration { total, waited, upstream });
+        if let Some(server) = self.found.or(self.addressed).filter(|_| self.server.is_none()) {
+            self.tally.not_sent(server, outcome);
+        }
         if let Some(server) = self.found {
-            if self.server.is_none() {
-                self.tally.not_sent(server, outcome);
-            }
             // The client chooses an extension's method, which must not create a metrics series.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
