@@ -7,8 +7,8 @@ use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
 use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
-use crate::commands::activity::row::duration;
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
+use crate::commands::activity::row::{duration, has_answered};
 use crate::commands::activity::status_of_rows::StatusOfRows;
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
@@ -304,10 +304,10 @@ const WIDTHS_FOR_PEOPLE: [(usize, usize); 9] =
 /// Like [`WIDTHS_FOR_PEOPLE`], for programs. A longer cell shifts the rest of its row.
 const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, PROGRAM_CHARS];
 
-/// Time for which a row waits for decisions about its record, which follow it at once.
+/// Time for which a row waits for the records that share it, which follow it at once.
 const DECISION_WAIT: Duration = Duration::from_millis(100);
 
-/// A record and the decisions about it, which share its row.
+/// A record, and the decisions and the approval about it, which share its row.
 struct HeldRow {
     record: Value,
     decisions: Vec<Value>,
@@ -350,11 +350,16 @@ impl Lines<'_> {
             row.decisions.push(record);
             return String::new();
         }
+        let mut row = HeldRow { record, decisions: Vec::new(), is_selected };
+        if let Some(answer) = held.take_if(|answer| has_answered(&answer.record, &row.record)) {
+            row.is_selected |= answer.is_selected;
+            row.decisions.push(answer.record);
+        }
         // A warning about an unselected call may follow, which selects it.
-        if !is_selected && !by_status.is_some_and(|it| it.warned) {
+        if !row.is_selected && !by_status.is_some_and(|it| it.warned) {
             return String::new();
         }
-        self.row(held.replace(HeldRow { record, decisions: Vec::new(), is_selected }))
+        self.row(held.replace(row))
     }
 
     fn row(&self, held: Option<HeldRow>) -> String {
@@ -632,6 +637,25 @@ mod tests {
             assert!(row.contains("second") && !row.contains("of-the-rules"), "{row}");
             let row = lines.row(held.take());
             assert!(row.contains("policy_decision") && row.contains("of-the-rules"), "{row}");
+        });
+    }
+
+    #[test]
+    fn watched_call_shares_the_row_of_the_answer_to_its_approval() {
+        let about = |id: &str, kind: &str, state: &str, of: &str| {
+            serde_json::json!({"id": id, "type": kind, "request_id": "7", "status": "rejected",
+                "error_message": "withdrawn", "metadata": {"approval": of, "state": state}})
+        };
+        watching("rejected", |lines| {
+            let mut held = None;
+            let mut add =
+                |record: Value| lines.event(record.to_string().as_bytes(), &mut held).unwrap();
+            assert_eq!(add(about("answer", "approval", "withdrawn", "a")), "");
+            assert_eq!(add(about("its-call", "tool_call", "", "a")), "", "one row");
+            let row = add(about("other-answer", "approval", "withdrawn", "b"));
+            assert!(row.contains("its-call") && !row.contains("answer"), "{row}");
+            let row = add(about("another-call", "tool_call", "", "c"));
+            assert!(row.contains("other-answer"), "{row}");
         });
     }
 

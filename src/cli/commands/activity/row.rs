@@ -259,6 +259,16 @@ pub(super) fn is_waiting(record: &Value) -> bool {
     text(record, "/metadata/state") == "waiting"
 }
 
+/// Whether the first record is the answer to an approval that the second one, a call, waited for, so that they share a
+/// row. If the client was asked for approval, its call ends before the approval does, so the outcome has a row of its own.
+pub(super) fn has_answered(answer: &Value, call: &Value) -> bool {
+    let is_answer = |record: &Value| text(record, "/type") == "approval" && !is_waiting(record);
+    is_answer(answer)
+        && text(call, "/type") != "approval"
+        && call.pointer("/metadata/input_required").is_none()
+        && approval(answer) == approval(call)
+}
+
 /// Approval and request of a record. A standing approval covers many calls, but its records are about the first of them.
 pub(super) fn approval(record: &Value) -> (Cow<'_, str>, Cow<'_, str>) {
     (text(record, "/metadata/approval"), text(record, "/request_id"))
