@@ -165,7 +165,7 @@ fn table(found: &Value, none: &str, output: &Output) -> String {
         ]
     });
     let columns = [("TOOL", Fit::Middle), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Below)];
-    // A page of descriptions is a list of tools no longer.
+    // With whole descriptions the list would be too long to scan.
     let columns = Column::with_cut_text(Column::with_servers(Column::all(columns), "TOOL"));
     let mut shown = output.table(&columns, rows.collect());
     let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
