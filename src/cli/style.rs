@@ -97,7 +97,8 @@ impl Paragraph {
         Self { indent, ..self }
     }
 
-    /// Returns the same paragraph with paths and URLs in one piece, even if one is wider than the terminal.
+    /// Returns the same paragraph with paths and URLs in one piece: one that is too wide for the indented text is on a line of
+    /// its own with less indentation, and may be wider than the terminal.
     pub(super) fn keeping_paths(self) -> Self {
         Self { keeps_paths: true, ..self }
     }
@@ -117,8 +118,11 @@ impl Paragraph {
         for (at, line) in lines.map(str::trim_end).enumerate() {
             if at > 0 {
                 drawn.push('\n');
+                // A path that is too wide for its column may fit the terminal.
+                let room = self.width.filter(|_| self.keeps_paths);
+                let room = room.map(|it| it.saturating_sub(line.width()).max(LABEL));
                 if !line.is_empty() {
-                    drawn += &blanks;
+                    drawn += room.and_then(|room| blanks.get(..room)).unwrap_or(&blanks);
                 }
             }
             drawn += line;

@@ -33,7 +33,7 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Maximum width that [`Fit::Below`] text needs beside the other columns.
 const BESIDE_MAX: usize = 60;
-/// Minimum width of a truncated cell that could be below its row instead.
+/// Width that a column whose cells can be below their rows needs beside the others, if it is that wide.
 const MIN_BESIDE: usize = 20;
 /// Word for an empty cell in a pipe, where columns are separated by blanks.
 const NO_TEXT: &str = "-";
@@ -90,7 +90,7 @@ pub(super) struct Column {
     has_words: bool,
     /// Whether the note on dropped columns omits it.
     is_optional: bool,
-    /// Whether its cells are below their rows, with its name, rather than dropped or narrower than [`MIN_BESIDE`].
+    /// Whether a cell that would be cut is below its row, with the name of the column.
     moves_below: bool,
 }
 
@@ -149,7 +149,7 @@ impl Column {
         Self::marked(columns, name, |column| column.has_words = true)
     }
 
-    /// Shows the key column with this name below the rows if it has too little room beside them.
+    /// Keeps the cells of the column with this name whole: those that would be cut are below their rows.
     pub(super) fn with_moved(columns: Vec<Self>, name: &str) -> Vec<Self> {
         Self::marked(columns, name, |column| column.moves_below = true)
     }
@@ -367,7 +367,10 @@ impl TableLayout {
         });
         let below = self.below_of(cells);
         if !below.is_empty() {
-            let paragraph = Paragraph::new(self.view.width).indented(INDENT);
+            // Past the number of a record.
+            let first = self.shown.first().filter(|it| it.column.align == Align::Right);
+            let indent = first.map_or(0, |it| it.width + 1).max(INDENT);
+            let paragraph = Paragraph::new(self.view.width).indented(indent);
             let _ = write!(line, "\n{}", paragraph.block(&below));
         }
         line
@@ -375,27 +378,23 @@ impl TableLayout {
 
     /// Text below a row: the cells of moved columns with their names, and the text that needs more room.
     fn below_of(&self, cells: &[Cell]) -> String {
-        let cell_of = |it: &Shown| cells.get(it.index).map(|cell| cell.text.as_str());
-        let moved = self.moved.iter().filter_map(|it| {
-            let text = cell_of(it).filter(|text| !text.is_empty())?;
-            Some(format!("{} {text}", it.column.name.to_lowercase()))
-        });
-        let beside =
-            self.shown.iter().filter(|it| cell_of(it).is_some_and(|text| self.is_below(it, text)));
-        let texts = self.below.iter().chain(beside).filter_map(|it| {
-            let text = cell_of(it).filter(|text| !text.is_empty())?;
-            Some(match it.column.is_cut {
-                true => cut_to(text, it.width, it.width * 3 / 4),
-                false => text.to_owned(),
+        let cell_of = |it: &Shown| cells.get(it.index).map_or("", |cell| cell.text.as_str());
+        let beside = self.shown.iter().filter(|it| self.is_below(it, cell_of(it)));
+        let parts = self.moved.iter().chain(beside).chain(&self.below).filter_map(|it| {
+            let text = Some(cell_of(it)).filter(|text| !text.is_empty())?;
+            Some(match &it.column {
+                column if column.moves_below => format!("{} {text}", column.name.to_lowercase()),
+                column if column.is_cut => cut_to(text, it.width, it.width * 3 / 4),
+                _ => text.to_owned(),
             })
         });
-        moved.chain(texts).collect::<Vec<_>>().join("; ")
+        parts.collect::<Vec<_>>().join("; ")
     }
 
     /// Whether the text of a column that is beside the others is below its row, because it would be cut.
     fn is_below(&self, it: &Shown, text: &str) -> bool {
-        let is_text = it.column.fit == Fit::Below && !it.column.is_cut;
-        is_text && self.view.width.is_some() && text.width() > it.width
+        let moves = it.column.moves_below || (it.column.fit == Fit::Below && !it.column.is_cut);
+        moves && self.view.width.is_some() && text.width() > it.width
     }
 
     /// A line that names the columns without room, if there are any.

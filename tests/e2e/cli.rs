@@ -644,7 +644,7 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
     };
     assert!(row("wipe_notes").contains("rejected"), "{table}");
     for reason in [
-        "    is marked destructive by server, use call_tool_destructive\n",
+        "    the tool is marked destructive by server, use call_tool_destructive\n",
         "    schema: /celsius: expected number, got string\n",
         "    size: over 5242880 bytes (max_bytes)\n",
     ] {

@@ -91,7 +91,7 @@ fn table_is_never_wider_than_the_terminal() {
     let refused = at_terminal(80, &[("NO_COLOR", "1")], &refused);
     let rows: Vec<&str> = refused.lines().collect();
     assert!(rows[1].contains(" s:delete_item "), "{refused}");
-    assert_eq!(rows[2], "    is marked destructive by server, use call_tool_destructive");
+    assert_eq!(rows[2], "    the tool is marked destructive by server, use call_tool_destructive");
 }
 
 #[test]

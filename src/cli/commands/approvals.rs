@@ -203,6 +203,7 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => output.none("No pending calls."),
         false => {
             let columns = Column::with_servers(columns(&shown), "CALL");
+            let columns = Column::with_moved(columns, "PRINCIPAL");
             let is_cut = |row: &Vec<Cell>| row.last().is_some_and(|it| it.text.ends_with('…'));
             let note = match for_people && pending.iter().any(is_cut) {
                 true => {

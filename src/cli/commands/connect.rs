@@ -11,7 +11,7 @@ use crate::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
 use crate::commands::connect::direct::{DirectServers, Moved};
 use crate::commands::token;
 use crate::error::CommandError;
-use crate::output::{Colors, Output, choose, confirm, declined};
+use crate::output::{Colors, Output, Paragraph, choose, confirm, declined};
 use crate::terminal_safe::{line, quoted};
 use crate::{clients, hints, start_proxy};
 use mcpproxy_config::edit::WrittenValue;
@@ -176,6 +176,7 @@ fn connect(
             "direct": direct.names_without(moved), "projects": direct.projects_json(), "moved": moved,
         })
     };
+    let wrapped = |text: &str| Paragraph::new(output.view.width).text(text);
     if flags.dry_run {
         let direct = find(&next);
         let moved = if flags.moves { direct.movable_names() } else { Vec::new() };
@@ -185,8 +186,8 @@ fn connect(
                 false => format!("{shown}{}", effects("would be")).trim_end().to_owned(),
             };
             let move_preview = direct.shown(path, loaded, colors);
-            let servers =
-                if moved.is_empty() { direct.hint(&[], loaded) } else { move_preview.into() };
+            let hint = || direct.hint(&[], loaded).map(|hint| wrapped(&hint));
+            let servers = if moved.is_empty() { hint() } else { move_preview.into() };
             [Some(entry), servers].into_iter().flatten().collect::<Vec<_>>().join("\n")
         });
     }
@@ -198,7 +199,7 @@ fn connect(
             let mut message = format!("{} is already connected.", known.name);
             let hint = direct.hint(&moved.names, loaded);
             add_lines(&mut message, [Some(moved.message), hint, narrowed]);
-            message
+            wrapped(&message)
         });
     }
     let shown = format!("{shown}{}", effects("will be"));
@@ -269,7 +270,7 @@ fn connect(
             format!("Its tool permissions are set in {place}: mcpproxy guide clients.")
         });
         add_lines(&mut message, [narrowed, permissions]);
-        message
+        wrapped(&message)
     })
 }
 
@@ -430,7 +431,7 @@ fn undo(
             format!("Backups of servers that were moved earlier are kept: {}.", names(&others))
         });
         add_lines(&mut message, [more, others, revoked]);
-        message
+        Paragraph::new(output.view.width).text(&message)
     })
 }
 

@@ -668,7 +668,7 @@ mod tests {
         let expected = "\
 TOOL         INTENT  STATUS    DURATION
 wipe_notes   read    rejected      90ms
-    is marked destructive by server, use call_tool_destructive
+    the tool is marked destructive by server, use call_tool_destructive
 read_sensor  read    blocked       90ms
     schema: /celsius: expected number, got string
 export_all   read    blocked       90ms

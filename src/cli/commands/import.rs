@@ -331,7 +331,11 @@ pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Val
         if let Some(at) = position_of(&candidate.name, &configured) {
             let known = configured.get(at).map(|(_, known)| known);
             if let Some(known) = known.filter(|known| same(known, &candidate.members)) {
-                let why = format!("already in the config{}", note(known));
+                let proposed = found.candidates.iter().find(|it| it.name == candidate.name);
+                let why = match proposed.map(|it| it.client.facts().name) {
+                    Some(client) => format!("it is the same server as that of {client}"),
+                    None => format!("already in the config{}", note(known)),
+                };
                 found.skip(candidate.client, original, why, Some(candidate.name));
                 continue;
             }
@@ -480,7 +484,7 @@ mod tests {
         resolve_names(&mut found, &[]);
         let clients: Vec<_> = found.candidates.iter().map(|it| it.client).collect();
         assert_eq!(clients, [McpClient::Cursor]);
-        assert_eq!(found.skipped[0].why, "already in the config");
+        assert_eq!(found.skipped[0].why, "it is the same server as that of Cursor");
     }
 
     #[test]

@@ -521,9 +521,6 @@ fn outcome(
     }))
 }
 
-/// Place of the column with a case's name, for programs.
-const NAME_AT: usize = 2;
-
 fn draw_cases(report: &Value, output: &Output) -> String {
     let for_people = output.view.width.is_some();
     let rows = list(report, "/cases").iter().map(|case| {
@@ -540,28 +537,25 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             true => text(case, "/decision").into_owned(),
             false => format!("{} by {}", text(case, "/decision"), rules.join(", ")),
         };
-        let name = text(case, "/name");
-        let last = match for_people {
-            false => vec![cell(&got)],
-            // What differs from the expectation, beside the case's name.
-            true if ok => vec![cell(&name)],
-            true => {
-                let differs = format!("expected: {expected}; actual: {got}");
-                let parts = [&*name, &*differs].into_iter().filter(|part| !part.is_empty());
-                vec![cell(&parts.collect::<Vec<_>>().join("; "))]
-            }
-        };
         let mut cells = vec![
             Cell::styled(word, of_state(word)),
             cell(&text(case, "/case")).into(),
             cell(&text(case, "/principal")).into(),
             cell(&text(case, "/action")).into(),
             cell(&target).into(),
-            cell(if for_people { &decision } else { &expected }).into(),
         ];
-        cells.extend(last.into_iter().map(Cell::from));
-        if !for_people {
-            cells.insert(NAME_AT, cell(&name).into());
+        let name = text(case, "/name");
+        match for_people {
+            false => cells.extend([expected, got, name.into_owned()].map(|it| cell(&it).into())),
+            // What differs from the expectation, beside the case's name.
+            true => {
+                let has_rule = !text(case, "/expected_rule").is_empty();
+                let by_rule = (!ok && has_rule).then(|| format!("expected: {expected}"));
+                let actual = (!ok).then(|| format!("actual: {got}"));
+                let parts = [Some(name.into_owned()), by_rule, actual].into_iter().flatten();
+                let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+                cells.extend([cell(&decision).into(), cell(&parts.join("; ")).into()]);
+            }
         }
         cells
     });
@@ -571,15 +565,10 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         ("PRINCIPAL", Fit::Key(3)),
         ("ACTION", Fit::Rank(5)),
         ("TARGET", Fit::Key(1)),
-        ("EXPECTED", if for_people { Fit::Whole } else { Fit::Key(2) }),
+        ("EXPECTED", Fit::Whole),
     ]);
-    match for_people {
-        true => columns.push(Column::new("NAME", Fit::Below)),
-        false => {
-            columns.push(Column::new("ACTUAL", Fit::Rank(1)));
-            columns.insert(NAME_AT, Column::new("NAME", Fit::Free));
-        }
-    }
+    columns.extend((!for_people).then(|| Column::new("ACTUAL", Fit::Whole)));
+    columns.push(Column::new("NAME", Fit::Below));
     let columns = Column::with_servers(Column::with_numbers(columns, &["CASE"]), "TARGET");
     let columns = Column::with_moved(columns, "PRINCIPAL");
     let table = output.table(&columns, rows.collect());

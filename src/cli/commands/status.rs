@@ -25,8 +25,6 @@ use unicode_width::UnicodeWidthStr;
 const LABEL: usize = 11;
 /// Width at a terminal for the number of tools beside a server's name.
 const MAX_TOOLS: usize = 11;
-/// Indentation of a reason with a word, such as a URL, that is too wide for the column of the servers.
-const WIDE_INDENT: usize = 4;
 /// Width that a server's name may have on any terminal.
 const MIN_NAME: usize = 24;
 
@@ -353,8 +351,8 @@ fn server_lines(servers: &[Value], TableView { width, colors }: TableView) -> St
     let names = servers.iter().map(|it| name_of(it).width()).max().unwrap_or_default();
     let below = |about: &str| {
         let longest = about.split(' ').map(UnicodeWidthStr::width).max().unwrap_or_default();
-        let is_wide = width.is_some_and(|width| LABEL + 2 + longest > width);
-        Paragraph::new(width).indented(if is_wide { WIDE_INDENT } else { LABEL + 2 })
+        let below = Paragraph::new(width).indented(LABEL + 2);
+        if width.is_some_and(|width| longest <= width) { below.keeping_paths() } else { below }
     };
     let mut shown = String::new();
     for server in servers {
@@ -500,7 +498,7 @@ mod tests {
         let servers =
             [json!({"name": "s", "state": "failed", "reason": format!("404: it is {url}")})];
         let view = TableView { width: Some(80), colors: Colors::Plain };
-        let expected = format!("{:LABEL$}failed  s\n    404: it is\n    {url}\n", "");
+        let expected = format!("{:LABEL$}failed  s\n{:13}404: it is\n{:8}{url}\n", "", "", "");
         assert_eq!(server_lines(&servers, view), expected);
     }
 

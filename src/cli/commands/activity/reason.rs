@@ -40,7 +40,7 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     let has_rule = is_by_rule(record) || decisions.iter().any(|it| is_by_rule(it));
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
-        let why = without_tool(&why, names);
+        let short = without_tool(&why, names);
         if let Some((_, reason)) = parts.iter_mut().find(|(_, it)| is_same_violation(decision, it))
         {
             if let Some(violation) =
@@ -51,8 +51,8 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
             continue;
         }
         // A refusal usually contains the decision's reason.
-        if why.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(why)) {
-            parts.push((Some(text(decision, "/status")), why.to_owned()));
+        if short.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(short)) {
+            parts.push((Some(text(decision, "/status")), why.into_owned()));
         }
     }
     let is_refused = match &*text(record, "/type") {
@@ -64,9 +64,10 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
     let mut shown = Vec::with_capacity(parts.len());
     for (status, reason) in &parts {
-        let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         // The text of a server's error was not written by mcpproxy.
         let is_ours = status.is_some() || is_refused;
+        let subject = if is_ours { subject(reason, names) } else { "" };
+        let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         let named = (is_ours && is_for_people).then(|| NamedReason::of(reason, has_rule, names));
         let named = named.flatten();
         let part = match (named, status) {
@@ -76,9 +77,9 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
                     status.iter().map(|it| it.to_string()).chain(first).collect();
                 named.text(&qualifiers)
             }
-            (None, Some(status)) => format!("{status}: {reason}"),
+            (None, Some(status)) => format!("{status}: {subject}{reason}"),
             (None, None) if reason.starts_with(MISFITS_ALONE) => format!("arguments {reason}"),
-            (None, None) => reason.to_owned(),
+            (None, None) => format!("{subject}{reason}"),
         };
         let part = part.trim_end_matches([':', ' ']).to_owned();
         if !part.is_empty() {
@@ -243,6 +244,12 @@ fn of_config(record: &Value, cause: String) -> Vec<String> {
 fn words(record: &Value, at: &str) -> Option<String> {
     let words: Vec<_> = list(record, at).iter().filter_map(Value::as_str).collect();
     (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Subject of a reason that begins with a verb once [`without_tool`] has removed the tool.
+fn subject(reason: &str, names: &[String]) -> &'static str {
+    let rest = without_tool(reason, names);
+    if rest.len() < reason.len() && rest.starts_with("is ") { "the tool " } else { "" }
 }
 
 /// Removes the beginning of a reason that repeats one of the tool's names, such as `Tool 'server:tool' `.

@@ -399,7 +399,7 @@ pub(super) mod tests {
         let decision = json!({"status": "warning",
             "metadata": {"reason": "Tool 'github:delete_repo' is not marked read-only"}});
         let shown = reasons(Reader::Person, "", &[&decision, &decision]);
-        assert_eq!(shown, "warning: is not marked read-only");
+        assert_eq!(shown, "warning: the tool is not marked read-only");
         let error = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
         let shown = reasons(Reader::Person, error, &[&decision]);
         assert_eq!(shown, "is not marked read-only, use call_tool_write");

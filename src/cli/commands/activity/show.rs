@@ -302,10 +302,10 @@ pub(super) fn render(
     }
     shown += &beside(related, width);
     for (name, value) in others {
-        // Hashes are omitted if the terminal is too narrow for one.
-        if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
-            field(&mut shown, (name, Names::Ours), value, (0, values));
-        }
+        // A hash stays in one piece, even beyond the width, so that it can be copied.
+        let width = width.filter(|_| !HASHES.contains(&name));
+        let values = Paragraph::new(width).indented(LABEL).keeping_paths();
+        field(&mut shown, (name, Names::Ours), value, (0, values));
     }
     shown
 }
@@ -331,9 +331,8 @@ fn without_base64(response: &str) -> String {
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// Members that are hashes, and the width of one.
+/// Members that are hashes.
 const HASHES: [&str; 2] = ["prev_hash", "hash"];
-const HASH: usize = 64;
 
 /// Origin of the member names of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,7 +395,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn act_7_show_keeps_names_of_arguments_and_omits_hashes_where_they_do_not_fit() {
+    fn act_7_show_keeps_names_of_arguments_and_hashes_in_one_piece() {
         let mut record = record();
         record["arguments"] = json!({"repo_path": "/x", "deep": {"a_b": 1}});
         record["metadata"]["_meta"] = json!({"a_key": 1});
@@ -416,7 +415,7 @@ mod tests {
         }
         assert!(!whole.contains("repo path"), "{whole}");
         let narrow = render(&record, &[], &times, Some(80));
-        assert!(!narrow.lines().any(|line| line.starts_with("hash")), "{narrow}");
+        assert!(narrow.lines().any(|line| line.ends_with(&"5f".repeat(32))), "{narrow}");
     }
 
     #[test]
