@@ -342,6 +342,7 @@ the outcome of each and the resulting activity log.")]
 Examples:
   mcpproxy guide
   mcpproxy guide policy
+  mcpproxy guide readme 'when something is wrong'
   mcpproxy guide fleet-setup > fleet-setup.md
 
 At a terminal a page is drawn as text, and links name the command that prints the linked page. A pipe, a file and -o json get its Markdown.")]
@@ -349,6 +350,9 @@ At a terminal a page is drawn as text, and links name the command that prints th
         /// The page; without one the pages are listed
         #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(PAGES.iter().map(|page| page.name)), hide_possible_values = true)]
         page: Option<String>,
+        /// Only the sections whose heading contains this text
+        #[arg(value_name = "SECTION")]
+        section: Option<String>,
     },
     /// Print a completion script for your shell
     #[command(after_help = "\

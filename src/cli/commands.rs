@@ -49,7 +49,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Completions(flags) => print_completions(&flags),
         Command::Page { open } => open_page(open, global, output),
         Command::Man { folder } => write_man_pages(&folder, output),
-        Command::Guide { page } => guide::run(page.as_deref(), output),
+        Command::Guide { page, section } => guide::run(page.as_deref(), section.as_deref(), output),
         Command::Call(command) => {
             let needs = Needs::Call(call::server(&command));
             backend::with(global, needs, async |backend| call::run(&command, backend, output).await)

@@ -11,6 +11,37 @@ pub(super) struct GuidePage {
     pub(super) text: &'static str,
 }
 
+impl GuidePage {
+    /// The sections whose heading contains the words, regardless of case; empty if there are none.
+    pub(super) fn sections(&self, words: &str) -> String {
+        let words = words.to_lowercase();
+        let (mut is_code, mut within, mut found) = (false, None, String::new());
+        for line in self.text.lines() {
+            is_code ^= line.starts_with("```");
+            let level = line.chars().take_while(|letter| *letter == '#').count();
+            if level > 0 && !is_code {
+                within = within.filter(|outer| level > *outer);
+                let is_meant = level > 1 && line.to_lowercase().contains(&words);
+                within = within.or(is_meant.then_some(level));
+            }
+            if within.is_some() {
+                found += line;
+                found.push('\n');
+            }
+        }
+        found
+    }
+
+    /// The headings below that of the page.
+    pub(super) fn headings(&self) -> Vec<&'static str> {
+        let outside = self.text.split("```").step_by(2).flat_map(str::lines);
+        outside.filter_map(|line| line.strip_prefix("## ")).collect()
+    }
+}
+
+/// Name of the page that is not in the folder of the guide.
+const README: &str = "readme";
+
 const fn page(name: &'static str, about: &'static str, text: &'static str) -> GuidePage {
     GuidePage { name, about, text }
 }
@@ -18,6 +49,7 @@ const fn page(name: &'static str, about: &'static str, text: &'static str) -> Gu
 /// All pages, in reading order.
 #[rustfmt::skip]
 pub(super) const PAGES: &[GuidePage] = &[
+    page(README, "first steps, tasks, what to do when something is wrong", include_str!("../../README.md")),
     page("clients", "config files and permissions of each client", include_str!("../guide/clients.md")),
     page("identities", "agent tokens, logins of an identity provider, client certificates", include_str!("../guide/identities.md")),
     page("calls", "intent, direct tool names, resources and prompts, results, protocol revisions", include_str!("../guide/calls.md")),
@@ -40,6 +72,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn section_is_found_by_words_of_its_heading() {
+        let text = "# P\n\n## First one\na\n```\n## no heading\n```\n### Inner\nb\n## Second\nc\n";
+        let page = page("p", "", text);
+        let first = "## First one\na\n```\n## no heading\n```\n### Inner\nb\n";
+        assert_eq!(page.sections("FIRST"), first);
+        assert_eq!(page.sections("inner"), "### Inner\nb\n");
+        assert_eq!(page.sections("p"), "", "the page is no section of itself");
+        assert_eq!(page.headings(), ["First one", "Second"]);
+    }
+
+    #[test]
     fn every_page_is_embedded_under_the_name_of_its_file() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../guide");
         let mut files: Vec<_> = std::fs::read_dir(folder)
@@ -47,7 +90,8 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .map(|file| file.trim_end_matches(".md").replace('_', "-"))
             .collect();
-        let mut names: Vec<_> = PAGES.iter().map(|page| page.name.to_owned()).collect();
+        let names = PAGES.iter().map(|page| page.name.to_owned());
+        let mut names: Vec<_> = names.filter(|name| name != README).collect();
         files.sort();
         names.sort();
         assert_eq!(names, files);

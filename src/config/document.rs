@@ -253,6 +253,15 @@ impl<'t> Findings<'t> {
         self.add_at_key(Severity::Warning, &written, text);
     }
 
+    /// Adds an error about an unknown key that probably means a key that restricts calls.
+    pub(super) fn misspelled(&mut self, path: &KeyPath, meant: &str) {
+        let written = self.written(path);
+        let text = format!(
+            "unknown key '{written}': did you mean '{meant}'? It restricts calls, so it is not ignored: correct or remove it"
+        );
+        self.add_at_key(Severity::Error, &written, text);
+    }
+
     /// Adds a problem of a flag, an environment variable or another file.
     pub(super) fn add_outside(&mut self, problem: Problem) {
         self.push(problem);

@@ -1,7 +1,8 @@
 //! Parses the text of a config into one checked value. Precedence: flag, environment, file. Pure.
 //!
 //! The parser also handles keys under other names: those of earlier versions, of other programs, and misspelled ones.
-//! A misspelled `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
+//! A misspelled `mcpServers` is an error, since its servers would be ignored, and so is a misspelled key that restricts
+//! calls; other unknown keys are warnings.
 
 use crate::Environment;
 use crate::document::{ConfigDocument, Findings};

@@ -151,7 +151,18 @@ pub(super) static KNOWN_KEYS: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|
 /// Maximum number of sections that a warning about a misplaced key names.
 const MAX_HOMES: usize = 3;
 
+/// Keys that restrict calls. A misspelled one is an error, because the calls would be allowed.
+const RESTRICTING_KEYS: [&str; 6] = [
+    "require_mcp_auth",
+    "policy",
+    "intent_declaration",
+    "output_validation",
+    "capabilities",
+    "approval",
+];
+
 /// Warns of an unknown key. Suggests the most similar known key or, if this one is known elsewhere, the sections that read it.
+/// If the suggestion is one of the [`RESTRICTING_KEYS`], the unknown key is an error.
 pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
     let key = match path.0.last() {
         Some(PathStep::Key(key)) => key.as_str(),
@@ -162,6 +173,9 @@ pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
         (1..=MAX_HOMES).contains(&homes.len()).then(|| format!("a key of {}", homes.join(" or ")))
     } else {
         let nearest = nearest(key, KNOWN_KEYS.iter().copied());
+        if let Some(meant) = nearest.filter(|meant| RESTRICTING_KEYS.contains(meant)) {
+            return findings.misspelled(path, meant);
+        }
         nearest.map(|key| format!("did you mean '{key}'?"))
     };
     findings.unknown(path, suggestion.as_deref());

@@ -318,6 +318,26 @@ fn misspelled_mcp_servers_is_an_error() {
 }
 
 #[test]
+fn cfg_2_misspelled_key_that_restricts_calls_is_an_error() {
+    for (text, meant) in [
+        (r#"{"require_mcp_aut": true}"#, "require_mcp_auth"),
+        (r#"{"polcy": {"files": ["a.cedar"]}}"#, "policy"),
+        (r#"{"mcpServers": {"s": {"command": "c", "capabilites": {}}}}"#, "capabilities"),
+        (
+            r#"{"mcpServers": {"s": {"command": "c", "capabilities": {"t": {"aproval": "required"}}}}}"#,
+            "approval",
+        ),
+    ] {
+        let refused = refused(text);
+        assert!(refused.contains(&format!("did you mean '{meant}'?")), "{refused}");
+        assert!(refused.contains("restricts calls"), "{refused}");
+    }
+    // Other misspelled keys are warnings.
+    let warned = &parsed(r#"{"lissten": ":0"}"#).1;
+    assert!(warned[0].to_string().contains("is ignored (did you mean 'listen'?)"), "{warned:?}");
+}
+
+#[test]
 fn listening_beyond_loopback_requires_auth() {
     for (listen, open) in [
         ("127.0.0.1:1", false),

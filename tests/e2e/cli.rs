@@ -595,7 +595,7 @@ fn manual_pages_are_written_counted_and_named() {
 fn guide_lists_its_pages_and_prints_one() {
     let list = cli(&["guide"]);
     assert_eq!(list.code, Some(0), "{}", list.stderr);
-    for page in ["clients", "fleet-setup", "Print one with: mcpproxy guide PAGE"] {
+    for page in ["clients", "fleet-setup", "Print one with: mcpproxy guide PAGE [SECTION]"] {
         assert!(list.stdout.contains(page), "{page}: {}", list.stdout);
     }
     let pages = cli(&["guide", "--json"]).json();

@@ -14,12 +14,6 @@ export const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d
 export const LAST = { '15m': 'last 15 minutes', '1h': 'last hour', '24h': 'last 24 hours', '7d': 'last 7 days', '30d': 'last 30 days' };
 const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
 
-/** Time when a record was stored, from the first 48 bits of its id, which orders the list. */
-function stored(id) {
-  const digit = (letter) => '0123456789ABCDEFGHJKMNPQRSTVWXYZ'.indexOf(letter);
-  return new Date([...id.slice(0, 10)].reduce((time, letter) => time * 32 + digit(letter), 0)).toISOString();
-}
-
 const select = (name, values) => el('select', { name }, option('', 'all'), values.map((value) => (Array.isArray(value) ? option(...value) : option(value))));
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
 /** Filters that stand in the form while they are set, or once they are added. */
@@ -172,6 +166,7 @@ function asked(filter) {
   const query = Object.fromEntries(FILTERS.map((name) => [name, filter[name]]));
   if (RANGES[filter.range]) query.start_time = new Date(Date.now() - RANGES[filter.range] * 1000).toISOString();
   if (onlyWithheld(filter)) query.type = Object.keys(TYPES).filter((type) => type !== 'policy_decision').join(',');
+  if (meansRejected(filter)) query.status = `${filter.status},blocked`;
   if (filter.from) query.start_time = filter.from;
   if (filter.to) query.end_time = filter.to;
   return query;
@@ -180,11 +175,14 @@ function asked(filter) {
 /** Whether only calls whose result was withheld are wanted. The decisions about refused calls are `blocked`, too. */
 const onlyWithheld = ({ type, status }) => !type && status === 'blocked';
 
+/** Whether the decisions about rejected calls are wanted, whose own status is `blocked` ([`statusOf`]). */
+const meansRejected = ({ type, status }) => type === 'policy_decision' && status === 'rejected';
+
 /** Applies the server's filter to live records. */
 function fits(it, filter) {
   if (onlyWithheld(filter) && it.type === 'policy_decision') return false;
   const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
-  return equal(filter.type, it.type) && equal(filter.status, it.status)
+  return equal(filter.type, it.type) && (equal(filter.status, it.status) || (meansRejected(filter) && statusOf(it) === 'rejected'))
     && equal(filter.intent_type, operation(it))
     && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id'], ['node', 'node_name']]
       .every(([name, member]) => !filter[name] || filter[name] === it[member])
@@ -451,7 +449,7 @@ function line(it, filter, more) {
     el('span.name-line', {}, kind && el('span.quiet', {}, kind, ' '), identifier(subject(it), { class: 'name' })),
     el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
   return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
-    when(stored(it.id)), what, who(it), tag(operation(it)) ?? el('span.none', {}),
+    when(it.timestamp), what, who(it), tag(operation(it)) ?? el('span.none', {}),
     el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms)));
 }
 

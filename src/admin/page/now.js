@@ -102,7 +102,8 @@ function drawFaults(all) {
   const place = (fault) => (fault.server ? link('servers', { name: fault.server }) : PLACES[fault.part] ?? link('settings', { part: fault.part }));
   redraw(faults, all.length > 0 && el('div.card fault', {}, el('h2', {}, 'What is wrong'),
     el('ul', {}, all.map((fault) => el('li', { 'data-key': `${fault.part} ${fault.server} ${fault.cause}` },
-      el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause))))));
+      el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause),
+      fault.server && [' ', anchor(place(fault), 'Log and restart')])))));
 }
 
 /** Calls per second between consecutive samples. */
@@ -247,8 +248,9 @@ function draw() {
   const top = (title, list, to, unknown, all) => el('div.card', {}, el('h2', {}, title),
     list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), /^:?$/.test(it.name) ? el('span.quiet', {}, unknown) : anchor(to(it.name), identifier(it.name)), el('span', {}, number(it.count)))))
       : quiet('No calls.'), list.length > MAX_PHONE_TOPS && para(anchor(all, 'All of them')));
-  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server', link('servers', { sort: 'Calls' })),
-    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool', link('tools', { sort: 'Calls' })));
+  const whole = shown.from ? ' of the whole period' : '';
+  redraw(tops, top(`Top servers${whole}`, data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server', link('servers', { sort: 'Calls' })),
+    top(`Top tools${whole}`, data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool', link('tools', { sort: 'Calls' })));
 }
 
 form.addEventListener('change', ({ target }) => change(target === by ? { by: by.value } : { period: period.value, from: '', to: '' }));

@@ -155,7 +155,9 @@ function draw() {
   const of = read ? `${older ? `the newest ${number(read)}` : number(read)} calls` : 'no call';
   count.textContent = all.length ? `${names}, ${of} of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
   more.hidden = !older;
-  const [first, last] = [Math.min(...all.flatMap((it) => it.times.slice(-1))), Date.now()];
+  // Of a longer list only the newest calls are read.
+  const first = older ? Math.min(...all.flatMap((it) => it.times.slice(-1))) : Date.parse(since());
+  const last = Date.now();
   const calls = (it) => {
     const steps = Array.from({ length: STEPS }, () => 0);
     for (const time of it.times) steps[Math.max(Math.min(Math.floor(STEPS * (time - first) / (last - first)), STEPS - 1), 0)] += 1;

@@ -12,9 +12,11 @@ export const TYPES = {
 };
 export const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
 
-/** Status; an approval that was not granted, such as one that still waits, is no success. */
-export const statusOf = ({ type, status, metadata }) =>
-  (type === 'approval' && status === 'success' && metadata?.state !== 'approved' && metadata?.state) || status;
+/** Status; an approval that was not granted, such as one that still waits, is no success. A decision has the status of its call. */
+export const statusOf = ({ type, status, metadata }) => {
+  if (type === 'approval' && status === 'success' && metadata?.state !== 'approved') return metadata?.state || status;
+  return type === 'policy_decision' && status === 'blocked' && metadata?.policy !== 'output_validation' ? 'rejected' : status;
+};
 /** The operation type: that of the intent, otherwise of the tool. */
 export const operation = ({ intent, metadata }) => intent?.operation_type ?? metadata?.operation;
 

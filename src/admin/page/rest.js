@@ -105,7 +105,7 @@ async function run(work, well, failed) {
     if (error.status === 401) locked('The session is over: log in again.');
     else {
       const isRefused = error instanceof Refused;
-      failed(visible(isRefused ? error.message : `The server does not answer (${error.message}).`), isRefused);
+      failed(visible(isRefused ? error.message : `mcpproxy does not answer (${error.message}). The page shows what it said last, and asks again.`), isRefused);
     }
     return false;
   }

@@ -31,9 +31,9 @@ const COLUMNS = [
 
 const search = searchField('Search servers');
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const adder = button('Add a server or a token', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
+const adder = button('How to add a server or a token', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
 const form = el('form.chips', { id: 'server-form', role: 'search' }, search, chip('State', state), adder);
-const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'Add a server or a token', hidden: true });
+const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'How to add a server or a token', hidden: true });
 const count = el('p.quiet', { id: 'server-count', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -224,7 +224,9 @@ function content(name) {
     const { data } = await ask('config');
     const { command: program, args, url, cwd } = data.standing.mcpServers?.[name] ?? {};
     const words = [program, ...(Array.isArray(args) ? args : [args])].filter((word) => word !== undefined);
-    fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)])
+    const isThere = words.length > 0 || url;
+    fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)],
+      ['to remove it', isThere && command(`mcpproxy upstream remove ${quoted(name)}`)])
       ?? quiet('It is not in the config in force.'));
   });
   const latest = (place, type, words) => attempt(async () => {

@@ -44,8 +44,8 @@ Examples:
   mcpproxy upstream remove files
   mcpproxy upstream remove files --yes
 
-Asks for confirmation at a terminal only. A running proxy is notified of the change. Recorded activity of the \
-server is kept."
+At a terminal it asks for confirmation; a script is not asked. A running proxy is notified of the change. \
+Recorded activity of the server is kept."
     )]
     Remove {
         /// The server's name in the config
@@ -532,6 +532,8 @@ A token that does not exist is an error, after the explanation.")]
 Examples:
   mcpproxy policy replay new.cedar --since 30d
   mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z
+
+The rules in these files replace those in force: to see the effect of an additional rule, name the present files, too.
 
 The action of a call is the greater of its operation and the one that the tool is marked for now (column CALL WITH \
 of `mcpproxy tools list`). So a rule for Action::\"read\" does not apply to a call_tool_read of a tool that is not \

@@ -257,7 +257,11 @@ fn connect(
     output.print(&result(&direct, &moved.names).to_string(), |_| {
         let mut message = format!("{} is connected. {}", known.name, known.afterwards);
         if !carries_token {
-            message += "\nIts calls are recorded as anonymous; with require_mcp_auth it gets a token of its own.";
+            message += &hints::commands(&format!(
+                "\nIts calls are recorded as anonymous. After `\"require_mcp_auth\": true` in the config, `mcpproxy connect {}` \
+                 gives it a token of its own.",
+                client.word()
+            ));
         }
         add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
         if carries_token {

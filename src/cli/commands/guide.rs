@@ -6,10 +6,15 @@ use crate::guide::{GuidePage, PAGES};
 use crate::markdown;
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
+use crate::terminal_safe::line;
 use serde_json::{Value, json};
 
 /// Runs the command.
-pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandError> {
+pub(super) fn run(
+    page: Option<&str>,
+    section: Option<&str>,
+    output: &Output,
+) -> Result<(), CommandError> {
     match page {
         None => {
             let pages: Vec<_> =
@@ -20,10 +25,21 @@ pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandErro
             let page = found(name).ok_or_else(|| {
                 CommandError::usage(format!("there is no page '{name}': see mcpproxy guide"))
             })?;
-            let answer = json!({"page": page.name, "text": page.text});
+            let shown = match section {
+                None => page.text.to_owned(),
+                Some(words) => page.sections(words),
+            };
+            if shown.is_empty() {
+                let headings = page.headings().join("', '");
+                return Err(CommandError::usage(format!(
+                    "no heading of this page contains '{}': they are '{headings}'",
+                    line(section.unwrap_or_default())
+                )));
+            }
+            let answer = json!({"page": page.name, "text": shown});
             output.print(&answer.to_string(), |_| match output.terminal {
-                true => markdown::render(page.text, output.view, link_hint),
-                false => page.text.to_owned(),
+                true => markdown::render(&shown, output.view, link_hint),
+                false => shown.clone(),
             })
         }
     }
@@ -39,12 +55,13 @@ fn draw(pages: &Value, output: &Output) -> String {
         .iter()
         .map(|page| ["/page", "/about"].map(|at| cell(&text(page, at)).into()).to_vec());
     let columns = Column::all([("PAGE", Fit::Whole), ("CONTENT", Fit::Free)]);
-    output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE\n"
+    output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE [SECTION]\n"
 }
 
 /// Text after a link: the command that prints the linked page, or the address. Links within a page have none.
 fn link_hint(target: &str) -> Option<String> {
     let file = target.split('#').next().unwrap_or_default();
+    let file = file.strip_prefix("src/guide/").unwrap_or(file);
     let name = file.trim_end_matches(".md").replace('_', "-");
     match found(&name) {
         Some(page) => Some(format!("mcpproxy guide {}", page.name)),

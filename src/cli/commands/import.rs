@@ -312,7 +312,12 @@ pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Val
     found.candidates.sort_by_key(|it| (it.project.is_some(), is_disabled(&it.members)));
     for mut candidate in std::mem::take(&mut found.candidates) {
         let others = || configured.iter().filter(|(known, _)| *known != candidate.name);
-        if let Some((other, known)) = others().find(|(_, known)| same(known, &candidate.members)) {
+        // A server of the same name takes precedence over its twins.
+        let has_name = |it: &&(String, Option<EntryMembers>)| it.0 == candidate.name;
+        let namesake = configured.iter().find(has_name);
+        let is_there = namesake.is_some_and(|(_, known)| same(known, &candidate.members));
+        let mut twins = others().filter(|(_, known)| same(known, &candidate.members));
+        if let Some((other, known)) = twins.next().filter(|_| !is_there) {
             let original = candidate.renamed.unwrap_or(candidate.name);
             let why = format!("it is the same server as '{}'{}", line(other), note(known));
             found.skip(candidate.client, original, why, Some(other.clone()));
@@ -472,6 +477,21 @@ mod tests {
             assert!(found.candidates.is_empty(), "{name}");
             assert_eq!(found.skipped[0].why, why);
         }
+    }
+
+    #[test]
+    fn server_of_the_same_name_takes_precedence_over_its_twins() {
+        let block = json!({"command": "npx", "args": ["memory"]});
+        let mut found = FoundServers::default();
+        let servers = [(None, ("memory".to_owned(), block.clone()))];
+        sort_out(McpClient::Cursor, servers.into_iter(), &mut found);
+        let configured = ["oops", "memory"].map(|name| (name.to_owned(), block.clone()));
+        resolve_names(&mut found, &configured);
+        let [skipped] = &found.skipped[..] else { panic!("one is skipped") };
+        assert_eq!(
+            (&*skipped.why, skipped.same_as.as_deref()),
+            ("already in the config", Some("memory"))
+        );
     }
 
     #[test]

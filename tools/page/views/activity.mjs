@@ -476,7 +476,7 @@ export async function look({ page, wrong }) {
   step('a record that did not come is asked for again by its row');
   await page.route(`**/api/v1/activity/${late}`, (route) => route.abort('failed'), { times: 1 });
   await press(late);
-  await page.locator('#failed').getByText('The server does not answer').waitFor();
+  await page.locator('#failed').getByText('mcpproxy does not answer').waitFor();
   wrong.expected(/ERR_FAILED/);
   await record.waitFor({ state: 'hidden' });
   await press(late);

@@ -90,7 +90,7 @@ export async function look({ page, wrong }) {
   await row('stub').waitFor();
 
   step('commands that add servers and tokens are copied, also where there are servers');
-  const add = page.locator('#server-form').getByRole('button', { name: 'Add a server or a token', exact: true });
+  const add = page.locator('#server-form').getByRole('button', { name: 'How to add a server or a token', exact: true });
   const adding = page.locator('#adding');
   assert.deepEqual([await add.getAttribute('aria-expanded'), await adding.isVisible()], ['false', false]);
   await add.click();

@@ -126,7 +126,10 @@ impl RowStyle {
         let [stated, derived] =
             ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
         let operation = if stated.is_empty() { derived } else { stated };
-        let status = status(record);
+        let status = match self.reader {
+            Reader::Person => status_for_people(record),
+            Reader::Program => status(record),
+        };
         let time = stored(record).map(|time| match (self.reader, &self.times) {
             (Reader::Program, Times::Zone(..)) => self.times.exact(time),
             (_, _) => self.times.show(time),
@@ -203,6 +206,16 @@ pub(super) fn status(record: &Value) -> Cow<'_, str> {
     let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
     let is_approval = text(record, "/type") == "approval";
     if is_approval && status == "success" && state != "approved" { state } else { status }
+}
+
+/// Like [`status`], for people: a decision about a call that was not sent has the status of its call.
+pub(super) fn status_for_people(record: &Value) -> Cow<'_, str> {
+    let [kind, policy] = ["/type", "/metadata/policy"].map(|at| text(record, at));
+    match status(record) {
+        status if kind != "policy_decision" || status != "blocked" => status,
+        status if policy == "output_validation" => status,
+        _ => "rejected".into(),
+    }
 }
 
 /// The tool of a record as `server:tool`; only the tool if the record has no server.

@@ -5,7 +5,9 @@
 
 use crate::args::Format;
 use crate::backend::{Backend, target};
-use crate::commands::activity::row::{approval, folded, is_waiting, status, stored, taken};
+use crate::commands::activity::row::{
+    approval, folded, is_waiting, status_for_people, stored, taken,
+};
 use crate::completion::did_you_mean;
 use crate::error::CommandError;
 use crate::format::{TimeStyle, Times, list, text};
@@ -224,7 +226,9 @@ fn beside(related: &[Value], width: Option<usize>) -> String {
         let [number, kind, status] = ["/seq", "/type", "/status"].map(|at| text(record, at));
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
         let (label, summary) = match &*kind {
-            "policy_decision" => ("decision", format!("{status} by {policy}: {why}")),
+            "policy_decision" => {
+                ("decision", format!("{} by {policy}: {why}", status_for_people(record)))
+            }
             "approval" => ("approval", answer(record)),
             _ => {
                 let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
@@ -269,7 +273,7 @@ pub(super) fn render(
         }
         members.insert("stored".to_owned(), times.exact(time).into());
     }
-    let outcome = status(&record).into_owned();
+    let outcome = status_for_people(&record).into_owned();
     if let Some(shown) = record.get_mut("status") {
         *shown = outcome.into();
     }
