@@ -266,7 +266,7 @@ impl Snapshot {
             };
             known.insert(Arc::clone(server), tools);
         }
-        KnownTools { servers: known }
+        KnownTools { servers: known, tokens: servers.tokens.clone() }
     }
 
     /// Source of a server's tools; `None` if the server is not configured.

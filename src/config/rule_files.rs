@@ -83,5 +83,5 @@ pub fn problem(of_rule: &RuleProblem) -> Problem {
 /// The configured servers; their tools are unknown.
 pub fn servers(config: &Config) -> KnownTools {
     let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), None));
-    KnownTools { servers: servers.collect() }
+    KnownTools { servers: servers.collect(), tokens: Vec::new() }
 }

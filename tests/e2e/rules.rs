@@ -433,7 +433,7 @@ fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corr
     let checked = proxy.cli(&["policy", "check"]);
     assert_eq!(checked.code, Some(1));
     assert!(checked.stdout.contains(reason), "{}", checked.stdout);
-    let last = "1 problem: the rules are valid, but name servers or tools that do not exist";
+    let last = "1 problem: the rules are valid, but name servers, tools or tokens that do not";
     assert!(checked.stderr.contains(last), "{}", checked.stderr);
     let checked = proxy.cli(&["config", "check"]);
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);

@@ -505,7 +505,7 @@ async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay
     let in_force = worker.settings().policy.rules.clone();
     let options = in_force.as_ref().map(|rules| rules.options()).unwrap_or_default();
     let servers = worker.proxy.upstreams.iter().map(|it| (Arc::clone(it.name()), None)).collect();
-    let known = snapshot.known_tools(&KnownTools { servers });
+    let known = snapshot.known_tools(&KnownTools { servers, tokens: Vec::new() });
     let read = tokio::task::spawn_blocking(move || {
         let none = || RuleSet::load(&[], RuleOptions::default(), None).map(Arc::new);
         let before = in_force.clone().map_or_else(none, Ok)?;

@@ -19,6 +19,7 @@ use mcpproxy_config::file::Loaded;
 use mcpproxy_config::{Config, RuleFiles, rule_files};
 use mcpproxy_gateway::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
 use mcpproxy_policy::SessionFacts;
+use mcpproxy_policy::identity::TokenFile;
 use mcpproxy_policy::intent::Sensitivity;
 use mcpproxy_policy::rules::{
     CheckedRules, KnownTools, RuleAction, RuleProblem, RuleRequest, RuleSet, RuleTarget, Ruling,
@@ -53,12 +54,14 @@ pub(super) fn run(
     }
 }
 
-/// Tools last seen by the proxy, from disk.
+/// Tools last seen by the proxy, and agent tokens, from disk.
 pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
     let catalog = Arc::new(Catalog::new(config.catalog()));
     // Errors are ignored here, because the proxy reports unreadable catalog files.
     let _ = catalog.read_stored();
-    let known = catalog.load().known_tools(&rule_files::servers(config));
+    let mut known = catalog.load().known_tools(&rule_files::servers(config));
+    let tokens = TokenFile::new(&config.data_dir).load().unwrap_or_default();
+    known.tokens = tokens.into_iter().map(|token| token.name).collect();
     (catalog, known)
 }
 
@@ -130,7 +133,7 @@ pub(super) fn check(
     let outcome = match (errors, problems.len()) {
         (0, 0) => return Ok(()),
         (0, _) => {
-            "the rules are valid, but name servers or tools that do not exist: correct or \
+            "the rules are valid, but name servers, tools or tokens that do not exist: correct or \
              remove these names, or add the servers"
         }
         (_, _) => "the rules are invalid",

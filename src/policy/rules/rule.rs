@@ -399,11 +399,13 @@ const MAX_COMBINED: u32 = 3;
 /// Maximum number of cached validators, one per set of arguments.
 const MAX_VALIDATORS: usize = 256;
 
-/// Known servers and tools.
+/// Known servers, tools and agent tokens.
 #[derive(Clone, Debug, Default)]
 pub struct KnownTools {
     /// Configured servers; `None` if their tools are not known yet.
     pub servers: BTreeMap<Arc<str>, Option<Vec<Arc<Tool>>>>,
+    /// Names of agent tokens; empty if agents are not checked.
+    pub tokens: Vec<Box<str>>,
 }
 
 /// A problem found by Cedar's validator.
@@ -439,13 +441,18 @@ impl<'k> Checker<'k> {
         found
     }
 
-    /// Problems of named servers and tools that do not exist.
+    /// Problems of named servers and tools that do not exist, and of tokens that do not exist but resemble one: others may be
+    /// created later.
     fn missing(&mut self, rule: &ParsedRule) -> Vec<RuleProblem> {
         let Some(known) = self.known else { return Vec::new() };
         let mut found = Vec::new();
         for named in rule.policy.entity_literals().iter().filter_map(Named::of) {
             let (server, own) = match named.kind {
-                EntityKind::Agent | EntityKind::Group => continue,
+                EntityKind::Group => continue,
+                EntityKind::Agent => {
+                    found.extend(self.misspelled_token(rule, &named, &known.tokens));
+                    continue;
+                }
                 EntityKind::Server => (&*named.id, None),
                 EntityKind::Tool | EntityKind::Resource | EntityKind::Prompt => {
                     match named.id.split_once(':') {
@@ -477,6 +484,22 @@ impl<'k> Checker<'k> {
             found.push(rule.problem_at(&named.id, text, basis));
         }
         found
+    }
+
+    /// Problem of an agent whose name is similar to that of a token.
+    fn misspelled_token(
+        &mut self,
+        rule: &ParsedRule,
+        agent: &Named,
+        tokens: &[Box<str>],
+    ) -> Option<RuleProblem> {
+        let name = agent.id.strip_prefix("token:")?;
+        let names = tokens.iter().map(|token| &**token);
+        let is_known = names.clone().any(|token| token == name);
+        let meant = nearest_within(&mut self.effort, name, names).filter(|_| !is_known)?;
+        let text =
+            format!("Agent::{:?} matches no token: did you mean \"token:{meant}\"?", agent.id);
+        Some(rule.problem_at(&agent.id, text, Basis::Name))
     }
 
     /// Type errors, and rules that can never hold.

@@ -31,7 +31,10 @@ fn annotated(name: &str, annotations: &str) -> Arc<Tool> {
 
 fn known() -> KnownTools {
     let tools = ["files:delete", "files:read"].map(tool).to_vec();
-    KnownTools { servers: [("files".into(), Some(tools)), ("late".into(), None)].into() }
+    KnownTools {
+        servers: [("files".into(), Some(tools)), ("late".into(), None)].into(),
+        tokens: vec!["reader".into()],
+    }
 }
 
 fn load(text: &str, default: RulesDefault) -> Result<RuleSet, Vec<String>> {
@@ -546,6 +549,16 @@ fn rul_9_unknown_names_are_warnings_and_the_rules_remain_enforceable() {
             "r.cedar:1:45: Tool::\"filse:read\" can never be met: there is no such server (did you mean \"files\"?)",
             "r.cedar:2:45: Tool::\"files:raed\" can never be met: the server has no such tool (did you mean \"read\"?)",
         ]
+    );
+    // A misspelled token is reported; one that is not similar to any may be created later.
+    let agents = ["token:redaer", "token:reader", "token:ops", "jwt:reader", "anonymous"];
+    let agents = agents.map(|agent| {
+        format!("forbid(principal == Agent::{agent:?}, action, resource in Server::\"files\");\n")
+    });
+    let warnings = check(&agents.concat()).unwrap().warnings;
+    assert_eq!(
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["r.cedar:1:28: Agent::\"token:redaer\" matches no token: did you mean \"token:reader\"?"]
     );
     // An error is found even after more warnings than are reported.
     let many =

@@ -95,7 +95,7 @@ export async function look({ page, wrong }) {
   assert.equal(configured().tools_limit, 7);
   await page.getByRole('button', { name: 'Discard' }).click();
   await decide(page);
-  assert.equal(await field.isVisible(), false);
+  await field.waitFor({ state: 'hidden' });
   await edit();
   await until(async () => /"tools_limit": 7/.test(await field.inputValue()), () => field.inputValue());
   await field.fill((await field.inputValue()).replace('"tools_limit": 7', '"tools_limit": 8'));
