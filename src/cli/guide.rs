@@ -12,16 +12,16 @@ pub(super) struct GuidePage {
 }
 
 impl GuidePage {
-    /// The sections whose heading contains the words, regardless of case; empty if there are none.
+    /// The sections whose heading contains the words, written as text or as the anchor of a link; empty if there are none.
     pub(super) fn sections(&self, words: &str) -> String {
-        let words = words.to_lowercase();
+        let words = anchor(words);
         let (mut is_code, mut within, mut found) = (false, None, String::new());
         for line in self.text.lines() {
             is_code ^= line.starts_with("```");
             let level = line.chars().take_while(|letter| *letter == '#').count();
             if level > 0 && !is_code {
                 within = within.filter(|outer| level > *outer);
-                let is_meant = level > 1 && line.to_lowercase().contains(&words);
+                let is_meant = level > 1 && anchor(line).contains(&words);
                 within = within.or(is_meant.then_some(level));
             }
             if within.is_some() {
@@ -41,6 +41,12 @@ impl GuidePage {
 
 /// Name of the page that is not in the folder of the guide.
 const README: &str = "readme";
+
+/// Anchor of a heading, as in links: lower case, with hyphens for blanks and without punctuation.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, '-' | '_')).collect()
+}
 
 const fn page(name: &'static str, about: &'static str, text: &'static str) -> GuidePage {
     GuidePage { name, about, text }
@@ -78,6 +84,7 @@ mod tests {
         let first = "## First one\na\n```\n## no heading\n```\n### Inner\nb\n";
         assert_eq!(page.sections("FIRST"), first);
         assert_eq!(page.sections("inner"), "### Inner\nb\n");
+        assert_eq!(page.sections("first-one"), first);
         assert_eq!(page.sections("p"), "", "the page is no section of itself");
         assert_eq!(page.headings(), ["First one", "Second"]);
     }

@@ -162,6 +162,11 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             let is_port = context(ContextKind::InvalidArg)?.starts_with("--port");
             is_port.then(|| "did you mean `--listen 127.0.0.1:PORT`?".to_owned())
         }
+        // `list` and `export` have --since.
+        ErrorKind::UnknownArgument if follows(["activity", "summary"]) => {
+            let is_time = context(ContextKind::InvalidArg)?.starts_with("--since");
+            is_time.then(|| "did you mean `--period 7d`? It is 1h, 24h, 7d or 30d".to_owned())
+        }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
             if !word.contains(':') || !follows(["call", word]) {
@@ -192,6 +197,8 @@ const MEANT_COMMANDS: &[(&str, &[&str], &str)] = &[
     ("", &["tail"], "activity watch"),
     ("", &["search", "diff", "annotate"], "tools *"),
     ("", &["approve", "deny"], "approvals *"),
+    ("", &["undo", "disconnect"], "connect --undo CLIENT"),
+    ("", &["version"], "--version"),
     ("", &["watch", "export", "verify"], "activity *"),
     ("", &["explain", "replay"], "policy *"),
     ("", &["check", "reload"], "config *"),
@@ -202,9 +209,11 @@ const MEANT_COMMANDS: &[(&str, &[&str], &str)] = &[
     ("call", &["tool_read"], "call tool-read"),
     ("call", &["tool_write"], "call tool-write"),
     ("config", &["show", "get"], "config check"),
-    ("token", &["add"], "token create"),
+    ("token", &["add", "new"], "token create"),
     ("token", &["remove", "delete", "rm"], "token revoke"),
-    ("approvals", &["remove", "revoke", "rm"], "approvals deny"),
+    ("approvals", &["remove", "revoke", "rm", "reject"], "approvals deny"),
+    ("config", &["validate", "test"], "config check"),
+    ("upstream", &["start"], "upstream enable"),
 ];
 
 /// The command probably meant by a word that is not a subcommand of `parent`.
@@ -288,6 +297,8 @@ mod tests {
             ("call read files:list_directory", "did you mean `mcpproxy call tool-read`?"),
             ("logs", "did you mean `mcpproxy upstream logs`?"),
             ("start", "did you mean `mcpproxy serve`?"),
+            ("upstream start x", "did you mean `mcpproxy upstream enable`?"),
+            ("activity summary --since 7d", "did you mean `--period 7d`?"),
             ("ls", "did you mean `mcpproxy upstream list`?"),
             ("-c f.json logs files", "did you mean `mcpproxy upstream logs`?"),
             ("add x", "did you mean `mcpproxy upstream add`?"),

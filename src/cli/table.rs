@@ -31,10 +31,12 @@ const MIN_FREE: usize = 12;
 const NAME_SHARE: usize = 60;
 /// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
-/// Maximum width that [`Fit::Below`] text needs beside the other columns.
+/// Maximum width that [`Fit::Below`] text needs beside the other columns if it is cut.
 const BESIDE_MAX: usize = 60;
 /// Width that a column whose cells can be below their rows needs beside the others, if it is that wide.
 const MIN_BESIDE: usize = 20;
+/// Width of a text of several lines, which no terminal has.
+const LINES: usize = u16::MAX as usize + 1;
 /// Word for an empty cell in a pipe, where columns are separated by blanks.
 const NO_TEXT: &str = "-";
 /// Indentation of a line below its row.
@@ -63,8 +65,8 @@ pub(super) enum Fit {
     Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
-    /// Like [`Fit::Free`], but text that needs more room is below its row, wrapped. If the other columns leave too little,
-    /// all of it is, and they have the whole width.
+    /// Like [`Fit::Free`], but if a text needs more room than the others leave, all texts are below their rows, wrapped, and
+    /// the other columns have the whole width. A text of several lines is always below its row.
     Below,
 }
 
@@ -90,8 +92,10 @@ pub(super) struct Column {
     has_words: bool,
     /// Whether the note on dropped columns omits it.
     is_optional: bool,
-    /// Whether a cell that would be cut is below its row, with the name of the column.
+    /// Whether its cells are below their rows, with its name, rather than dropped or narrower than [`MIN_BESIDE`].
     moves_below: bool,
+    /// Whether a cell that is cut is also below its row, whole.
+    is_repeated: bool,
 }
 
 impl Fit {
@@ -118,6 +122,7 @@ impl Column {
             has_words: false,
             is_optional: false,
             moves_below: false,
+            is_repeated: false,
         }
     }
 
@@ -149,9 +154,14 @@ impl Column {
         Self::marked(columns, name, |column| column.has_words = true)
     }
 
-    /// Keeps the cells of the column with this name whole: those that would be cut are below their rows.
+    /// Shows the key column with this name below the rows if it has too little room beside them.
     pub(super) fn with_moved(columns: Vec<Self>, name: &str) -> Vec<Self> {
         Self::marked(columns, name, |column| column.moves_below = true)
+    }
+
+    /// Repeats cells of the column with this name that are cut below their rows, whole.
+    pub(super) fn with_repeated(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.is_repeated = true)
     }
 
     fn marked(mut columns: Vec<Self>, name: &str, mark: impl FnMut(&mut Self)) -> Vec<Self> {
@@ -219,7 +229,8 @@ impl CellWidths {
         fitted_to: Option<usize>,
     ) -> Self {
         let cells: BTreeSet<&str> = cells.collect();
-        let longest = cells.iter().map(|text| text.width()).max().unwrap_or_default();
+        let width_of = |text: &&str| if text.contains('\n') { LINES } else { text.width() };
+        let longest = cells.iter().map(width_of).max().unwrap_or_default();
         let Some(width) = fitted_to.filter(|_| matches!(column.fit, Fit::Key(_))) else {
             return Self::of_longest(longest);
         };
@@ -349,12 +360,10 @@ impl TableLayout {
     pub(super) fn line(&self, cells: &[Cell]) -> String {
         let mut line = self.joined(|it| {
             let Cell { text, style } = cells.get(it.index).cloned().unwrap_or_default();
-            if self.is_below(it, &text) {
-                return (String::new(), style);
-            }
             match (it.column.fit, self.view.width) {
                 // A pipe has a word for each column.
                 (_, None) if text.is_empty() => (NO_TEXT.to_owned(), style),
+                (Fit::Below, None) => (text.replace('\n', "; "), style),
                 (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
@@ -379,22 +388,20 @@ impl TableLayout {
     /// Text below a row: the cells of moved columns with their names, and the text that needs more room.
     fn below_of(&self, cells: &[Cell]) -> String {
         let cell_of = |it: &Shown| cells.get(it.index).map_or("", |cell| cell.text.as_str());
-        let beside = self.shown.iter().filter(|it| self.is_below(it, cell_of(it)));
-        let parts = self.moved.iter().chain(beside).chain(&self.below).filter_map(|it| {
+        let is_cut = |it: &&Shown| it.column.is_repeated && cell_of(it).width() > it.width;
+        let repeated = self.shown.iter().filter(is_cut).filter(|_| self.view.width.is_some());
+        let parts = self.moved.iter().chain(repeated).chain(&self.below).filter_map(|it| {
             let text = Some(cell_of(it)).filter(|text| !text.is_empty())?;
             Some(match &it.column {
-                column if column.moves_below => format!("{} {text}", column.name.to_lowercase()),
+                column if column.fit != Fit::Below => {
+                    format!("{} {text}", column.name.to_lowercase())
+                }
                 column if column.is_cut => cut_to(text, it.width, it.width * 3 / 4),
                 _ => text.to_owned(),
             })
         });
-        parts.collect::<Vec<_>>().join("; ")
-    }
-
-    /// Whether the text of a column that is beside the others is below its row, because it would be cut.
-    fn is_below(&self, it: &Shown, text: &str) -> bool {
-        let moves = it.column.moves_below || (it.column.fit == Fit::Below && !it.column.is_cut);
-        moves && self.view.width.is_some() && text.width() > it.width
+        let parts: Vec<_> = parts.collect();
+        parts.join(if parts.iter().any(|part| part.contains('\n')) { "\n" } else { "; " })
     }
 
     /// A line that names the columns without room, if there are any.
@@ -454,7 +461,7 @@ impl Shown {
 
 /// Width that the text of the column at this place needs beside the others.
 fn beside(shown: &[Shown], at: usize) -> usize {
-    shown.get(at).map_or(0, |it| it.whole.min(BESIDE_MAX))
+    shown.get(at).map_or(0, |it| if it.column.is_cut { it.whole.min(BESIDE_MAX) } else { it.whole })
 }
 
 /// Moves columns to `dropped`, highest rank first, until the others and `free` columns of free text fit `width`. A
@@ -551,6 +558,14 @@ const WRAPPED_CHARS: usize = 400;
 /// Like [`cell`], for a column of wrapped text.
 pub(super) fn wrapped_cell(text: &str) -> String {
     cut(&one_line(text), WRAPPED_CHARS)
+}
+
+/// Maximum length of a reason in a list of many, in characters.
+const REASON_CHARS: usize = 240;
+
+/// Like [`cell`], for a reason.
+pub(super) fn reason_cell(text: &str) -> String {
+    cut(&one_line(text), REASON_CHARS)
 }
 
 /// Formats untrusted text as one line of a cell.
@@ -913,6 +928,26 @@ mod tests {
             "    principal token:nightly-reporting",
         ];
         assert_eq!(moved.lines().collect::<Vec<_>>(), expected);
+        // Cells that are not known in advance are cut, and repeated whole.
+        let columns = Column::with_repeated(columns, "PRINCIPAL");
+        let widths = [2, 30, 8, 23, 160].map(|longest| CellWidths::new(longest, longest.min(12)));
+        let layout = TableLayout::new(&columns, &widths, view(40));
+        let line = layout.line(&row("files:list", "no (rule)"));
+        let (first, below) = line.split_once('\n').unwrap();
+        assert!(first.starts_with("1   files:list  ") && first.ends_with("…orting"), "{first}");
+        assert_eq!(below, "    principal token:nightly-reporting;\n    no (rule)");
+    }
+
+    #[test]
+    fn text_of_several_lines_is_below_its_row_and_one_line_in_a_pipe() {
+        let columns = Column::all([("ID", Fit::Whole), ("ARGUMENTS", Fit::Below)]);
+        let rows = || vec![vec![Cell::from("a1"), Cell::from("arguments {}\nreason why")]];
+        let drawn = draw(&columns, rows(), view(80));
+        assert_eq!(drawn, "ID\na1\n    arguments {}\n    reason why\n");
+        assert_eq!(
+            draw(&columns, rows(), view(0)),
+            "ID  ARGUMENTS\na1  arguments {}; reason why\n"
+        );
     }
 
     #[test]

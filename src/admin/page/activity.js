@@ -18,7 +18,7 @@ const select = (name, values) => el('select', { name }, option('', 'all'), value
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
 /** Filters that stand in the form while they are set, or once they are added. */
 const ADDED = { server: 'Server', tool: 'Tool', principal: 'Principal', session_id: 'Session', request_id: 'Request', node: 'Node' };
-const LISTS = { server: 'server-names', node: 'node-names' };
+const LISTS = { server: 'server-names', principal: 'principal-names', node: 'node-names' };
 
 const adder = el('select.add', { 'aria-label': 'Add a filter', change: () => added(adder.value) });
 const copyLink = button('Copy link', async () => {
@@ -45,6 +45,7 @@ const rows = el('ol.records', { id: 'rows', 'aria-label': 'Records, newest first
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
 const names = el('datalist', { id: 'server-names' });
+const principals = el('datalist', { id: 'principal-names' });
 const nodes = el('datalist', { id: 'node-names' });
 const record = panel('record', 'Record');
 const searched = el('p.quiet', { id: 'searched', role: 'status' });
@@ -54,7 +55,7 @@ export const activity = {
   name: 'activity',
   label: 'Activity',
   takes: ['q', 'range', 'from', 'to', 'record', ...FILTERS],
-  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, nodes, searched, lacking,
+  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, principals, nodes, searched, lacking,
     el('div.split', {},
       el('div.list', {},
         heads(),
@@ -73,6 +74,8 @@ export const activity = {
       attempt(async () => {
         const { data } = await ask('servers');
         fill(names, data.servers.map((server) => option(server.name)));
+        const { data: known } = await ask('principals');
+        fill(principals, ['admin', 'anonymous', ...known.principals.map(({ name }) => name)].map((name) => option(name)));
         const { data: fleet } = await ask('fleet');
         fill(nodes, fleet.nodes.map((it) => option(it.node)));
         inFleet = Boolean(fleet.node);
@@ -90,7 +93,7 @@ export const activity = {
     fields({});
     lacks();
     list.pause(false);
-    for (const place of [rows, record, names, nodes, searched]) fill(place);
+    for (const place of [rows, record, names, principals, nodes, searched]) fill(place);
   },
 
   keys,

@@ -30,6 +30,8 @@ const latencies = el('div.plot', { id: 'latencies' });
 const legend = el('ul.legend', { id: 'legend' });
 const curves = el('ul.legend', { id: 'curves' });
 const zoom = el('div.answer', { id: 'zoom', role: 'group', 'aria-label': 'Zoom' });
+const HINT = 'Drag over a plot to zoom; click it to see the records of that time.';
+const hint = el('p.quiet', { id: 'plot-hint' }, HINT);
 const asTable = el('div.scroll', { id: 'plot-table', tabindex: 0, role: 'region', 'aria-label': 'Calls over time' });
 const tops = el('div.pair', {});
 const failures = el('div.list', { id: 'failures' });
@@ -53,7 +55,7 @@ export const now = {
     el('div.card', {},
       el('div.plots', {}, el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
         el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies)), zoom,
-      quiet('Drag over a plot to zoom; click it to see the records of that time.'),
+      hint,
       el('details', {}, el('summary', {}, 'As a table'), asTable)),
     failures, tops),
 
@@ -139,8 +141,9 @@ function drawTiles() {
       counted('Refused', REFUSED, { title: 'Calls that were rejected before they were sent, and calls whose answer was blocked',
         note: before + after ? `${number(before)} not sent, ${number(after)} ${after === 1 ? 'answer' : 'answers'} blocked` : part(0) }));
     const { p50, p95 } = summary.latency_ms;
-    if (!shown.from) all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval', note: took(p95) ? `95 % within ${took(p95)}` : 'no calls',
-      curve: spark(points.map((point) => point.p50_ms || 0), 'Median duration over the period', 'p50') }));
+    const within = took(p95) ? `95 % within ${took(p95)}` : 'no calls';
+    all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval',
+      note: shown.from ? 'in the whole period' : within, curve: spark(points.map((point) => point.p50_ms || 0), 'Median duration over the period', 'p50') }));
   }
   const [first, newest] = [looks.at(-1 - RATE_OVER) ?? looks[0], looks.at(-1)];
   const seconds = (newest.at - first.at) / 1000;
@@ -227,7 +230,12 @@ function draw() {
       type: 'tool_call', from: new Date(point.start).toISOString(), to: new Date(point.start + step * 1000).toISOString(),
     });
   };
-  const common = { points, step, picked: zoomed, clicked };
+  const hovered = (point) => {
+    const counted = point && names.filter((name) => point[name]).map((name) => `${name} ${number(point[name])}`);
+    const durations = counted?.length ? [`p50 ${took(point.p50_ms) || '–'}`, `p99 ${took(point.p99_ms) || '–'}`] : ['no calls'];
+    hint.textContent = point ? `${stamp(point.start, step)}: ${[...counted, ...durations].join(', ')}` : HINT;
+  };
+  const common = { points, step, picked: zoomed, clicked, hovered };
   plot(outcomes, { ...common, kind: 'bars', series: names.map((name) => ({ name, of: (point) => point[name] })),
     label: `Tool calls over time by ${by.value === 'intent' ? 'intent' : 'outcome'}; the numbers are in the table below.` });
   plot(latencies, { ...common, kind: 'lines', spell: milliseconds,

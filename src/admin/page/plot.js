@@ -21,9 +21,10 @@ function tickOf(most) {
 
 /**
  * Draws `points` (each with `start`, in ms) into `place`. `series` are names and how a point says their value; `kind` is
- * `bars` (stacked) or `lines`. `picked(from, to)` is told of what was dragged over, `clicked(point)` of a click.
+ * `bars` (stacked) or `lines`. `picked(from, to)` is told of what was dragged over, `clicked(point)` of a click, and
+ * `hovered(point)` of the step below the pointer, nothing once it has left.
  */
-export function plot(place, { points, step, series, kind, label, spell = number, picked, clicked }) {
+export function plot(place, { points, step, series, kind, label, spell = number, picked, clicked, hovered }) {
   if (place.querySelector('.dragged')) return; // not under somebody's finger
   const width = Math.max(place.clientWidth, 240);
   const value = (point, one) => one.of(point) || 0;
@@ -70,12 +71,12 @@ export function plot(place, { points, step, series, kind, label, spell = number,
   if (isEmpty) parts.push(el('text', { x: LEFT + (width - LEFT) / 2, y: HEIGHT / 2, 'text-anchor': 'middle' }, 'No calls in this time'));
   const chosen = el('rect.chosen', { y: ABOVE, height: HEIGHT - BELOW - ABOVE, width: 0 });
   const drawn = el('svg', { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: 'img', 'aria-label': label }, parts, chosen);
-  drag(drawn, chosen, { points, wide, step, picked, clicked });
+  drag(drawn, chosen, { points, wide, step, picked, clicked, hovered });
   fill(place, drawn);
 }
 
 /** A click is of one step; a way with the button down picks a range. */
-function drag(drawn, chosen, { points, wide, step, picked, clicked }) {
+function drag(drawn, chosen, { points, wide, step, picked, clicked, hovered }) {
   let from;
   const at = (event) => {
     const box = drawn.getBoundingClientRect();
@@ -94,7 +95,11 @@ function drag(drawn, chosen, { points, wide, step, picked, clicked }) {
     drawn.classList.add('dragged');
     drawn.setPointerCapture(event.pointerId);
   });
-  drawn.addEventListener('pointermove', (event) => { if (from !== undefined) mark(event); });
+  drawn.addEventListener('pointermove', (event) => {
+    if (from !== undefined) mark(event);
+    hovered?.(points[at(event)]);
+  });
+  drawn.addEventListener('pointerleave', () => hovered?.());
   const over = () => {
     from = undefined;
     drawn.classList.remove('dragged');
@@ -125,7 +130,7 @@ export function zooms({ from, to, step, first, last, isAll, zoomed }) {
     zoomed(low, low + whole);
   };
   return [
-    does('+', 'Zoom in', span > LEAST_STEPS * step && (() => within(from + span / 4, span / 2))),
+    does('+', 'Zoom in', span > LEAST_STEPS * step && (() => within(to - span / 2, span / 2))), // the newest part
     does('−', 'Zoom out', !isAll && (() => (span * 2 >= last - first ? zoomed() : within(from - span / 2, span * 2)))),
     does('←', 'Earlier', from > first && (() => within(from - span / 2, span))),
     does('→', 'Later', to < last && (() => within(from + span / 2, span))),

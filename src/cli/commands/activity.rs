@@ -14,7 +14,7 @@ pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
-use crate::table::{CellWidths, PROGRAM_CHARS, TableLayout};
+use crate::table::{CellWidths, Column, PROGRAM_CHARS, TableLayout};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output};
 use futures_util::TryStreamExt;
@@ -393,7 +393,9 @@ pub(super) async fn watch(
         Some(_) => WIDTHS_FOR_PEOPLE.map(|(width, least)| CellWidths::new(width, least)).to_vec(),
         None => WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec(),
     };
-    let layout = TableLayout::new(&style.columns(true), &widths, output.view);
+    // The principals are not known in advance, so a cut one may not tell them apart.
+    let columns = Column::with_repeated(style.columns(true), "PRINCIPAL");
+    let layout = TableLayout::new(&columns, &widths, output.view);
     let lines = Lines { output, filters, style, layout };
     let events = events(node);
     let watch = async {

@@ -178,7 +178,10 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
                 UNTIL => times.exact_text(&value).into(),
                 ARGUMENTS if for_people => match text(it, "/call/reason") {
                     reason if reason.is_empty() => wrapped_cell(&value).into(),
-                    reason => wrapped_cell(&format!("{value} reason: {reason}")).into(),
+                    reason => {
+                        format!("arguments {}\nreason {}", wrapped_cell(&value), cell(&reason))
+                            .into()
+                    }
                 },
                 _ if for_people => Cell::from(cell(&value)),
                 _ => Cell::from(whole_cell(&value)),
@@ -203,8 +206,8 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => output.none("No pending calls."),
         false => {
             let columns = Column::with_servers(columns(&shown), "CALL");
-            let columns = Column::with_moved(columns, "PRINCIPAL");
-            let is_cut = |row: &Vec<Cell>| row.last().is_some_and(|it| it.text.ends_with('…'));
+            let columns = Column::with_repeated(columns, "PRINCIPAL");
+            let is_cut = |row: &Vec<Cell>| row.last().is_some_and(|it| it.text.contains('…'));
             let note = match for_people && pending.iter().any(is_cut) {
                 true => {
                     hints::commands("(`mcpproxy approvals show ID` shows all of the arguments)\n")

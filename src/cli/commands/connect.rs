@@ -371,14 +371,23 @@ fn undo(
         });
     };
     let there: Vec<_> = there.into_iter().collect();
-    let shown = shown('-', &file, known.syntax, &there, colors(flags, output));
+    let saved = read(&backup(path))?;
+    let restored = saved.as_ref().and_then(|saved| {
+        let moved = moved_since(saved, &text, client, members, loaded)?;
+        let with =
+            if moved.is_empty() { String::new() } else { format!(", with {}", moved.join(", ")) };
+        Some(format!("The file is restored as it was before{}.", line(&with)))
+    });
+    let revoked = token::exists(loaded, &token_name(client))?
+        .then(|| format!("Token '{}' is revoked.", token_name(client)));
+    let mut shown = shown('-', &file, known.syntax, &there, colors(flags, output));
+    add_lines(&mut shown, [restored, revoked]);
     if flags.dry_run {
         return output.print(&result(true, None).to_string(), |_| shown.clone());
     }
     if !confirm(&shown, &format!("Remove this entry from {}?", known.name), flags.yes)? {
         return declined();
     }
-    let saved = read(&backup(path))?;
     let undone = edited_file::edit(path, MAX_FILE_BYTES, |text| {
         let text = text.unwrap_or_default();
         let untouched = |before: &str| moved_since(before, text, client, members, loaded);

@@ -38,7 +38,9 @@ pub(super) fn run(
             }
             let answer = json!({"page": page.name, "text": shown});
             output.print(&answer.to_string(), |_| match output.terminal {
-                true => markdown::render(&shown, output.view, link_hint),
+                true => {
+                    markdown::render(&shown, output.view, |target| link_hint(page.name, target))
+                }
                 false => shown.clone(),
             })
         }
@@ -58,13 +60,13 @@ fn draw(pages: &Value, output: &Output) -> String {
     output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE [SECTION]\n"
 }
 
-/// Text after a link: the command that prints the linked page, or the address. Links within a page have none.
-fn link_hint(target: &str) -> Option<String> {
-    let file = target.split('#').next().unwrap_or_default();
+/// Text after a link on this page: the command that prints the linked page or section, or the address.
+fn link_hint(on: &str, target: &str) -> Option<String> {
+    let (file, section) = target.split_once('#').unwrap_or((target, ""));
     let file = file.strip_prefix("src/guide/").unwrap_or(file);
     let name = file.trim_end_matches(".md").replace('_', "-");
-    match found(&name) {
-        Some(page) => Some(format!("mcpproxy guide {}", page.name)),
+    match found(if name.is_empty() { on } else { &name }) {
+        Some(page) => Some(format!("mcpproxy guide {} {section}", page.name).trim_end().to_owned()),
         None => (!file.is_empty()).then(|| target.to_owned()),
     }
 }
@@ -80,15 +82,20 @@ mod tests {
     fn link_is_followed_by_the_command_that_prints_its_page() {
         let text = "the page [A](fleet_setup.md#steps), [b](#x), [c](https://h)";
         let drawn =
-            markdown::render(text, TableView { width: None, colors: Colors::Plain }, link_hint);
-        assert_eq!(drawn, "the page A (mcpproxy guide fleet-setup), b, c (https://h)\n");
+            markdown::render(text, TableView { width: None, colors: Colors::Plain }, |target| {
+                link_hint("policy", target)
+            });
+        assert_eq!(
+            drawn,
+            "the page A (mcpproxy guide fleet-setup steps), b (mcpproxy guide policy x), c\n(https://h)\n"
+        );
     }
 
     #[test]
     fn pages_are_readable_at_80_and_100_columns() {
         for (page, width) in PAGES.iter().flat_map(|page| [(page, 80), (page, 100)]) {
             let view = TableView { width: Some(width), colors: Colors::Plain };
-            let drawn = markdown::render(page.text, view, link_hint);
+            let drawn = markdown::render(page.text, view, |target| link_hint(page.name, target));
             let code = page.text.split("```").skip(1).step_by(2).flat_map(str::lines);
             let code: Vec<_> = code.map(str::trim).collect();
             for line in drawn.lines().filter(|line| !code.contains(&line.trim())) {

@@ -530,10 +530,9 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         let ok = case.pointer("/ok") == Some(&Value::Bool(true));
         let word = if ok { "ok" } else { "FAILED" };
         let target = ["/tool", "/resource", "/prompt"].map(|at| text(case, at)).concat();
-        let decision = text(case, "/expected");
         let expected = match text(case, "/expected_rule") {
-            rule if rule.is_empty() => decision.clone().into_owned(),
-            rule => format!("{decision} by {rule}"),
+            rule if rule.is_empty() => text(case, "/expected").into_owned(),
+            rule => format!("{} by {rule}", text(case, "/expected")),
         };
         let rules: Vec<_> = list(case, "/rules").iter().filter_map(Value::as_str).collect();
         let got = match rules.is_empty() {
@@ -552,12 +551,10 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             false => cells.extend([expected, got, name.into_owned()].map(|it| cell(&it).into())),
             // What differs from the expectation, beside the case's name.
             true => {
-                let has_rule = !text(case, "/expected_rule").is_empty();
-                let by_rule = (!ok && has_rule).then(|| format!("expected: {expected}"));
                 let actual = (!ok).then(|| format!("actual: {got}"));
-                let parts = [Some(name.into_owned()), by_rule, actual].into_iter().flatten();
+                let parts = [Some(name.into_owned()), actual].into_iter().flatten();
                 let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
-                cells.extend([cell(&decision).into(), cell(&parts.join("; ")).into()]);
+                cells.extend([cell(&expected).into(), cell(&parts.join("; ")).into()]);
             }
         }
         cells
@@ -568,12 +565,12 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         ("PRINCIPAL", Fit::Key(3)),
         ("ACTION", Fit::Rank(5)),
         ("TARGET", Fit::Key(1)),
-        ("EXPECTED", Fit::Whole),
+        ("EXPECTED", Fit::Key(2)),
     ]);
     columns.extend((!for_people).then(|| Column::new("ACTUAL", Fit::Whole)));
     columns.push(Column::new("NAME", Fit::Below));
     let columns = Column::with_servers(Column::with_numbers(columns, &["CASE"]), "TARGET");
-    let columns = Column::with_moved(columns, "PRINCIPAL");
+    let columns = Column::with_moved(Column::with_moved(columns, "PRINCIPAL"), "EXPECTED");
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     format!("{table}{passed} passed, {failed} failed\n")

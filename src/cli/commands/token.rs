@@ -147,7 +147,8 @@ pub(super) fn revoke(loaded: &Loaded, name: &str) -> Result<bool, CommandError> 
     Ok(found)
 }
 
-fn exists(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
+/// Whether the data directory has a token with this name.
+pub(super) fn exists(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
     Ok(stored_tokens(loaded)?.iter().any(|token| &*token.name == name))
 }
 

@@ -198,11 +198,15 @@ export async function look({ page }) {
   await press('All of the period');
   await count(page, '#outcomes g', STEPS);
 
-  step('a click on a step shows its records');
+  step('a step says its numbers under the pointer, and a click on it shows its records');
   for (const name of ['outcomes', 'latencies']) {
     const plot = page.locator(`#${name}`);
     await plot.evaluate((it) => it.scrollIntoView({ block: 'center' }));
     const drawn = await plot.boundingBox();
+    await page.mouse.move(drawn.x + drawn.width - 12, drawn.y + 60);
+    await page.locator('#plot-hint').getByText(/^\S+: .*\d, p50 .*, p99 /).waitFor(); // of both plots at once
+    await page.mouse.move(drawn.x + drawn.width - 12, drawn.y - 60);
+    await page.locator('#plot-hint').getByText('Drag over a plot').waitFor();
     await page.mouse.click(drawn.x + drawn.width - 12, drawn.y + 60);
     await page.locator('#rows li').first().waitFor();
     assert.match(page.url(), /#activity\?type=tool_call&from=/);

@@ -60,10 +60,20 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         "policy_decision" => true,
         _ => text(record, "/status") == "rejected",
     };
+    // The decision is the reason why the agent got the answer that there is no such tool.
+    let is_decided = parts.iter().any(|(status, _)| status.as_deref() == Some("blocked"));
+    let is_answer =
+        |(_, reason): &(Option<_>, String)| without_tool(reason, names).starts_with("not found");
+    let has_answer =
+        is_for_people && is_refused && is_decided && parts.first().is_some_and(is_answer);
+    let is_hidden = has_answer.then(|| parts.remove(0)).is_some();
     let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
     let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
     let mut shown = Vec::with_capacity(parts.len());
     for (status, reason) in &parts {
+        // Otherwise the row has the status.
+        let status =
+            status.as_ref().filter(|status| !(is_for_people && is_refused && *status == "blocked"));
         // The text of a server's error was not written by mcpproxy.
         let is_ours = status.is_some() || is_refused;
         let subject = if is_ours { subject(reason, names) } else { "" };
@@ -85,6 +95,9 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         if !part.is_empty() {
             shown.push(part);
         }
+    }
+    if is_hidden {
+        shown.push("the agent got: not found".to_owned());
     }
     let shown = shown.join("; ");
     match times {
@@ -382,6 +395,20 @@ mod tests {
         assert_eq!(shown("policy_decision", "blocked", refused), expected);
         let denied = "approval was denied";
         assert_eq!(shown("approval", "rejected", denied), denied);
+    }
+
+    #[test]
+    fn reason_of_a_hidden_tool_is_the_decision_and_not_what_the_agent_got() {
+        let call = json!({"type": "tool_call", "status": "rejected",
+            "error_message": "Tool 's:t' not found. Use retrieve_tools to find tools."});
+        let decision = json!({"type": "policy_decision", "status": "blocked", "metadata": {"policy": "scope",
+            "reason": "Token 'reader' does not allow tool 's:t': it is limited to operation 'read'"}});
+        let shown = reason_for_people(&call, &[&decision], &["s:t".to_owned()]);
+        let expected = "reader (token): limited to operation read; the agent got: not found";
+        assert_eq!(shown, expected);
+        // Without a decision the tool does not exist.
+        let shown = reason_for_people(&call, &[], &["s:t".to_owned()]);
+        assert!(shown.starts_with("not found"), "{shown}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::commands::activity::reason::{reason, reason_for_people};
 use crate::format::{TimeStyle, Times, list, text};
 use crate::output::{FAINT, Output, of_state};
-use crate::table::{Cell, Column, Fit, cell, whole_cell};
+use crate::table::{Cell, Column, Fit, cell, reason_cell, whole_cell};
 use jiff::Timestamp;
 use mcpproxy_activity::Id;
 use serde_json::Value;
@@ -154,7 +154,7 @@ impl RowStyle {
                     outcome,
                     taken(record).into(),
                     cell(&principal).into(),
-                    cell(&reason).into(),
+                    reason_cell(&reason).into(),
                 ]
             }
             Reader::Program => vec![
@@ -181,7 +181,10 @@ impl RowStyle {
                 let names = [full_name(record), text(record, "/tool_name").into_owned()];
                 let reason = reason_for_people(record, folded, &names);
                 match &*text(record, "/type") {
-                    "approval" if !reason.starts_with("approval ") => format!("approval {reason}"),
+                    // Otherwise the text says so.
+                    "approval" if !["appro", "denied"].iter().any(|it| reason.starts_with(it)) => {
+                        format!("approval {reason}")
+                    }
                     _ => reason,
                 }
             }

@@ -308,7 +308,7 @@ pub(super) fn render(
     for (name, value) in others {
         // A hash stays in one piece, even beyond the width, so that it can be copied.
         let width = width.filter(|_| !HASHES.contains(&name));
-        let values = Paragraph::new(width).indented(LABEL).keeping_paths();
+        let values = Paragraph::new(width).indented(LABEL);
         field(&mut shown, (name, Names::Ours), value, (0, values));
     }
     shown
