@@ -306,9 +306,10 @@ pub(super) fn render(
     }
     shown += &beside(related, width);
     for (name, value) in others {
-        // A hash stays in one piece, even beyond the width, so that it can be copied.
-        let width = width.filter(|_| !HASHES.contains(&name));
-        let values = Paragraph::new(width).indented(LABEL);
+        // A hash that does not fit beside its name is below it, in one piece.
+        let is_below = HASHES.contains(&name) && width.is_some_and(|width| width < LABEL + HASH);
+        let indent = if is_below { HASH_INDENT } else { LABEL };
+        let values = Paragraph::new(width).indented(indent);
         field(&mut shown, (name, Names::Ours), value, (0, values));
     }
     shown
@@ -335,8 +336,11 @@ fn without_base64(response: &str) -> String {
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// Members that are hashes.
+/// Members that are hashes, and the width of one.
 const HASHES: [&str; 2] = ["prev_hash", "hash"];
+const HASH: usize = 64;
+/// Indentation of a hash below its name.
+const HASH_INDENT: usize = 4;
 
 /// Origin of the member names of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
