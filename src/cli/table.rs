@@ -33,8 +33,8 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Maximum width that [`Fit::Below`] text needs beside the other columns if it is cut.
 const BESIDE_MAX: usize = 60;
-/// Width that a column whose cells can be below their rows needs beside the others, if it is that wide.
-const MIN_BESIDE: usize = 20;
+/// Minimum width of a cell that is repeated below its row, while there is another column to drop.
+const MIN_REPEATED: usize = 20;
 /// Width of a text of several lines, which no terminal has.
 const LINES: usize = u16::MAX as usize + 1;
 /// Word for an empty cell in a pipe, where columns are separated by blanks.
@@ -92,8 +92,6 @@ pub(super) struct Column {
     has_words: bool,
     /// Whether the note on dropped columns omits it.
     is_optional: bool,
-    /// Whether its cells are below their rows, with its name, rather than dropped or narrower than [`MIN_BESIDE`].
-    moves_below: bool,
     /// Whether a cell that is cut is also below its row, whole.
     is_repeated: bool,
 }
@@ -121,7 +119,6 @@ impl Column {
             is_cut: false,
             has_words: false,
             is_optional: false,
-            moves_below: false,
             is_repeated: false,
         }
     }
@@ -152,11 +149,6 @@ impl Column {
     /// Keeps the cells of the key column with this name whole until it is dropped: they are words of mcpproxy.
     pub(super) fn with_words(columns: Vec<Self>, name: &str) -> Vec<Self> {
         Self::marked(columns, name, |column| column.has_words = true)
-    }
-
-    /// Shows the key column with this name below the rows if it has too little room beside them.
-    pub(super) fn with_moved(columns: Vec<Self>, name: &str) -> Vec<Self> {
-        Self::marked(columns, name, |column| column.moves_below = true)
     }
 
     /// Repeats cells of the column with this name that are cut below their rows, whole.
@@ -250,7 +242,7 @@ impl CellWidths {
         let [_, (_, min)] = KEY_WIDTHS;
         let widest = longest.min(width * NAME_SHARE / 100);
         let distinct = (min..widest).rev().take_while(are_distinct).last().unwrap_or(widest);
-        let beside = if column.moves_below { longest.min(MIN_BESIDE) } else { 0 };
+        let beside = if column.is_repeated { longest.min(MIN_REPEATED) } else { 0 };
         Self { longest, floor: servers.max(distinct).max(beside) }
     }
 }
@@ -267,8 +259,6 @@ pub(super) struct TableView {
 #[derive(Debug)]
 pub(super) struct TableLayout {
     shown: Vec<Shown>,
-    /// Columns that did not fit and are below each row, with their names.
-    moved: Vec<Shown>,
     /// Column with a line of its own below each row.
     below: Option<Shown>,
     view: TableView,
@@ -321,19 +311,26 @@ impl TableLayout {
             narrow(&mut shown);
             let rank =
                 |it: &Shown| if let Fit::Key(rank) = it.column.fit { Some(rank) } else { None };
-            // The most important key column is narrowed below its floor rather than dropped.
-            let first = shown.iter().filter_map(rank).min();
+            // Names are narrowed below their minimum widths rather than dropped, and the most important one even more.
             drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| {
-                rank(it).filter(|rank| Some(*rank) != first).map(|rank| (false, rank))
+                rank(it).filter(|_| it.column.has_words).map(|rank| (false, rank))
             });
             shown.iter_mut().for_each(|it| it.floor = 0);
-            narrow(&mut shown);
+            let [(_, wide), _] = KEY_WIDTHS;
             let fits = (width, MIN_FREE);
+            narrow_keys(&mut shown, fits, wide);
+            let first = shown.iter().filter_map(rank).min();
+            drop_by_rank(&mut shown, &mut dropped, fits, |it| {
+                rank(it).filter(|rank| Some(*rank) != first).map(|rank| (false, rank))
+            });
+            narrow(&mut shown);
             drop_by_rank(&mut shown, &mut dropped, fits, |it| Some((false, rank(it)?)));
-            // A column that was dropped early may fit again after others were dropped or narrowed.
+            // A column that was dropped early may fit again after others were dropped, if no name is cut.
             let mut rest = Vec::new();
             while let Some(column) = dropped.pop() {
-                match required_width(&shown, FREE_WIDTH) + column.width + GAP <= width {
+                let cut = shown.iter().filter(|it| matches!(it.column.fit, Fit::Key(_)));
+                let cut: usize = cut.map(|it| it.whole - it.width).sum();
+                match required_width(&shown, FREE_WIDTH) + cut + column.width + GAP <= width {
                     true => shown.push(column),
                     false => rest.push(column),
                 }
@@ -343,12 +340,21 @@ impl TableLayout {
             shown.sort_by_key(|it| it.index);
             distribute(&mut shown, width);
         }
-        let (moved, dropped): (Vec<_>, Vec<_>) =
-            dropped.into_iter().partition(|it| it.column.moves_below);
         // An empty column is not missed.
         let is_missed = |it: &Shown| !it.column.is_optional && !is_empty(it);
         let dropped = dropped.into_iter().filter(is_missed).map(|it| it.column.name).collect();
-        Self { shown, moved, below, view, dropped }
+        Self { shown, below, view, dropped }
+    }
+
+    /// Repeats the cells of columns of `server:tool` in which different cells look the same once cut.
+    fn repeat_ambiguous(&mut self, rows: &[Vec<Cell>]) {
+        for it in self.shown.iter_mut().filter(|it| it.column.has_servers) {
+            let cells = rows.iter().filter_map(|row| row.get(it.index));
+            let cells: HashSet<&str> = cells.map(|cell| cell.text.as_str()).collect();
+            let cut: HashSet<_> =
+                cells.iter().map(|text| it.column.cut_key(text, it.width)).collect();
+            it.column.is_repeated |= cut.len() < cells.len();
+        }
     }
 
     /// The header line.
@@ -385,12 +391,12 @@ impl TableLayout {
         line
     }
 
-    /// Text below a row: the cells of moved columns with their names, and the text that needs more room.
+    /// Text below a row: cells that are cut with the names of their columns, and the text that needs more room.
     fn below_of(&self, cells: &[Cell]) -> String {
         let cell_of = |it: &Shown| cells.get(it.index).map_or("", |cell| cell.text.as_str());
         let is_cut = |it: &&Shown| it.column.is_repeated && cell_of(it).width() > it.width;
         let repeated = self.shown.iter().filter(is_cut).filter(|_| self.view.width.is_some());
-        let parts = self.moved.iter().chain(repeated).chain(&self.below).filter_map(|it| {
+        let parts = repeated.chain(&self.below).filter_map(|it| {
             let text = Some(cell_of(it)).filter(|text| !text.is_empty())?;
             Some(match &it.column {
                 column if column.fit != Fit::Below => {
@@ -542,7 +548,10 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
         let cells = rows.iter().filter_map(|row| row.get(at));
         CellWidths::measure(column, cells.map(|cell| cell.text.as_str()), view.width)
     });
-    let layout = TableLayout::new(columns, &widths.collect::<Vec<_>>(), view);
+    let mut layout = TableLayout::new(columns, &widths.collect::<Vec<_>>(), view);
+    if view.width.is_some() {
+        layout.repeat_ambiguous(&rows);
+    }
     let mut drawn = layout.header();
     drawn.push('\n');
     for row in rows {
@@ -902,7 +911,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_without_room_is_below_its_row() {
+    fn principal_that_is_cut_is_repeated_below_its_row() {
         let columns = Column::all([
             ("ID", Fit::Whole),
             ("TOOL", Fit::Key(1)),
@@ -910,7 +919,7 @@ mod tests {
             ("PRINCIPAL", Fit::Key(5)),
             ("REASON", Fit::Below),
         ]);
-        let columns = Column::with_moved(Column::with_servers(columns, "TOOL"), "PRINCIPAL");
+        let columns = Column::with_repeated(Column::with_servers(columns, "TOOL"), "PRINCIPAL");
         let row = |tool: &str, reason: &str| {
             ["1", tool, "12ms", "token:nightly-reporting", reason].map(Cell::from).to_vec()
         };
@@ -918,18 +927,21 @@ mod tests {
         let beside = drawn(vec![row("files:list", "no (rule)")]);
         assert!(beside.starts_with("ID  TOOL        DURATION  PRINCIPAL\n"), "{beside}");
         assert!(beside.contains("  token:nightly-reporting\n    no (rule)\n"), "{beside}");
-        let tool = |number: u8| format!("notes-of-the-{number}-company:list");
-        let moved = drawn(vec![row(&tool(1), "no (rule)"), row(&tool(2), "")]);
+        let long = drawn(vec![row("notes-of-the-whole-company:list", "no (rule)"), row("s:t", "")]);
         let expected = [
-            "ID  TOOL                         DURATION",
-            "1   notes-of-the-1-company:list  12ms",
+            "ID  TOOL                      PRINCIPAL",
+            "1   notes-of-th…company:list  t…:nightly-reporting",
             "    principal token:nightly-reporting; no (rule)",
-            "1   notes-of-the-2-company:list  12ms",
+            "1   s:t                       t…:nightly-reporting",
             "    principal token:nightly-reporting",
+            "(no room for DURATION: -o json has all)",
         ];
-        assert_eq!(moved.lines().collect::<Vec<_>>(), expected);
-        // Cells that are not known in advance are cut, and repeated whole.
-        let columns = Column::with_repeated(columns, "PRINCIPAL");
+        assert_eq!(long.lines().collect::<Vec<_>>(), expected);
+        // So are tools that look the same.
+        let tool = |number: u8| format!("notes-of-the-{number}-company:list");
+        let same = drawn(vec![row(&tool(1), ""), row(&tool(2), "")]);
+        assert!(same.contains("    tool notes-of-the-2-company:list; principal\n"), "{same}");
+        // Cells may not be known in advance.
         let widths = [2, 30, 8, 23, 160].map(|longest| CellWidths::new(longest, longest.min(12)));
         let layout = TableLayout::new(&columns, &widths, view(40));
         let line = layout.line(&row("files:list", "no (rule)"));

@@ -599,7 +599,7 @@ call began. A record must match all filters. --type, --status and --intent-type 
 commas; the other filters take one. A decision about a call, and its approval, are shown in that call's row. So \
 --status selects calls, and with `warning` the calls with a warning; --type policy_decision selects the decisions. \
 With -o json each record is listed and counts for -n. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
-do not fit are omitted, TYPE and DURATION first; a principal without room is below its row. A pipe gets full ids and all columns."
+do not fit are omitted, TYPE and DURATION first; a principal that is cut is also below its row. A pipe gets full ids and all columns."
     )]
     List(ActivityList),
     /// Show one record in full: intent, verdict, arguments, result

@@ -8,7 +8,7 @@ pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
 use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
-use crate::commands::activity::row::{duration, has_answered};
+use crate::commands::activity::row::{duration, has_answered, status_for_people};
 use crate::commands::activity::status_of_rows::StatusOfRows;
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
@@ -100,6 +100,10 @@ pub(super) async fn list_records(
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
     query.push(("text", flags.text.as_deref()));
+    let of_decision = of_decision(&flags.filters.records);
+    if let (Format::Table, Some(status)) = (output.format, &of_decision) {
+        query.iter_mut().filter(|(key, _)| *key == "status").for_each(|it| it.1 = Some(status));
+    }
     match output.format {
         // The table does not have a payload column.
         Format::Table => query.push(("exclude_payloads", Some("true"))),
@@ -277,6 +281,13 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// Statuses to search for if those of decisions are wanted as rows show them: a decision about a rejected call is `blocked`.
+fn of_decision(filters: &RecordFilters) -> Option<String> {
+    let status = filters.status.as_deref()?;
+    let is_of_decisions = filters.kind.as_deref() == Some("policy_decision");
+    (is_of_decisions && status == "rejected").then(|| format!("{status},blocked"))
+}
+
 /// Whether a record passes the filters. Types, servers, statuses and intents may be lists.
 fn selects(filters: &RecordFilters, record: &Value) -> bool {
     let (server, tool) = filters.server_and_tool();
@@ -286,7 +297,8 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
     let exactly = |at: &str, wanted: Option<&str>| wanted.is_none_or(|it| it == text(record, at));
     of_list("/type", StatusOfRows::types(filters))
         && of_list("/server_name", server)
-        && of_list("/status", filters.status.as_deref())
+        && (of_list("/status", filters.status.as_deref())
+            || of_decision(filters).is_some_and(|_| status_for_people(record) == "rejected"))
         && of_list("/intent/operation_type", filters.intent_type.as_deref())
         && exactly("/tool_name", tool)
         && exactly("/session_id", filters.session.as_deref())
@@ -393,8 +405,8 @@ pub(super) async fn watch(
         Some(_) => WIDTHS_FOR_PEOPLE.map(|(width, least)| CellWidths::new(width, least)).to_vec(),
         None => WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec(),
     };
-    // The principals are not known in advance, so a cut one may not tell them apart.
-    let columns = Column::with_repeated(style.columns(true), "PRINCIPAL");
+    // The tools are not known in advance, so a cut one may not tell them apart.
+    let columns = Column::with_repeated(style.columns(true), "TOOL");
     let layout = TableLayout::new(&columns, &widths, output.view);
     let lines = Lines { output, filters, style, layout };
     let events = events(node);

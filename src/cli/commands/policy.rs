@@ -570,7 +570,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     columns.extend((!for_people).then(|| Column::new("ACTUAL", Fit::Whole)));
     columns.push(Column::new("NAME", Fit::Below));
     let columns = Column::with_servers(Column::with_numbers(columns, &["CASE"]), "TARGET");
-    let columns = Column::with_moved(Column::with_moved(columns, "PRINCIPAL"), "EXPECTED");
+    let columns = Column::with_repeated(Column::with_repeated(columns, "PRINCIPAL"), "EXPECTED");
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     format!("{table}{passed} passed, {failed} failed\n")

@@ -49,15 +49,19 @@ const RESTART_LIMIT: Duration = Duration::from_secs(45);
 /// Indentation of notes below the list.
 const NOTE_INDENT: usize = 2;
 
+/// Pointer of the calls that were rejected or blocked, which the response has apart.
+const REFUSED: &str = "";
+
 /// Columns of the list with the JSON pointers of their values.
-const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
+const UPSTREAM_COLUMNS: [((&str, Fit), &str); 9] = [
     (("NAME", Fit::Middle), "/name"),
     (("STATE", Fit::Whole), "/state"),
-    (("PROTOCOL", Fit::Rank(6)), "/protocol"),
+    (("PROTOCOL", Fit::Rank(7)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
     (("QUARANTINED", Fit::Rank(3)), "/quarantined"),
     (("CALLS", Fit::Rank(5)), "/calls/total"),
     (("ERRORS", Fit::Rank(4)), "/calls/error"),
+    (("REFUSED", Fit::Rank(6)), REFUSED),
     (("REASON", Fit::Below), "/reason"),
 ];
 
@@ -132,6 +136,17 @@ pub(super) fn stored_tools(folder: &Path, server: &ServerEntry) -> usize {
     tools.iter().filter(|tool| is_enabled && server.tools.offers(&tool.name)).count()
 }
 
+/// Number of calls that were rejected or blocked; empty if no proxy runs.
+fn refused(server: &Value) -> String {
+    let counts = ["/calls/rejected", "/calls/blocked"].map(|at| server.pointer(at)?.as_u64());
+    match counts {
+        [None, None] => String::new(),
+        [rejected, blocked] => {
+            (rejected.unwrap_or_default() + blocked.unwrap_or_default()).to_string()
+        }
+    }
+}
+
 fn table(servers: &Value, output: &Output) -> String {
     let all = list(servers, "/servers");
     let for_people = output.view.width.is_some();
@@ -139,6 +154,7 @@ fn table(servers: &Value, output: &Output) -> String {
     // People need no column of zeros, no empty one, and no reason that all rows share.
     let is_shown = |at: &str| {
         let is_needless = |server: &Value| match (at, &*text(server, at)) {
+            (REFUSED, _) => server.pointer("/calls").is_none(),
             ("/quarantined", "0") | (_, "") => true,
             ("/reason", reason) => {
                 (none_runs && reason == NONE_RUNS) || text(server, "/state") == "disabled"
@@ -149,7 +165,10 @@ fn table(servers: &Value, output: &Output) -> String {
     };
     let columns: Vec<_> = UPSTREAM_COLUMNS.into_iter().filter(|(_, at)| is_shown(at)).collect();
     let cell_of = |server: &Value, at: &str| {
-        let value = text(server, at);
+        let value = match at {
+            REFUSED => refused(server).into(),
+            at => text(server, at),
+        };
         let state = text(server, "/state");
         let value = match (at, &*value) {
             (_, NONE_RUNS) if none_runs => "".into(),
@@ -174,7 +193,7 @@ fn table(servers: &Value, output: &Output) -> String {
         false => {
             let columns = Column::with_numbers(
                 columns.iter().map(|((name, fit), _)| Column::new(*name, *fit)).collect(),
-                &["TOOLS", "QUARANTINED", "CALLS", "ERRORS"],
+                &["TOOLS", "QUARANTINED", "CALLS", "ERRORS", "REFUSED"],
             );
             let protocols: HashSet<_> = all.iter().map(|it| text(it, "/protocol")).collect();
             let columns = match protocols.len() {

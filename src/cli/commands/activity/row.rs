@@ -90,7 +90,7 @@ impl RowStyle {
                 ]);
                 columns.insert(1, Column::new(time, Fit::Whole));
                 let columns = Column::with_servers(columns, "TOOL");
-                let columns = Column::with_moved(columns, "PRINCIPAL");
+                let columns = Column::with_repeated(columns, "PRINCIPAL");
                 let columns = Column::with_words(columns, "TYPE");
                 let columns = match has_one_type {
                     true => Column::with_optional(columns, "TYPE"),
