@@ -34,7 +34,7 @@ const RANK_SHARE: usize = 25;
 /// Maximum width that [`Fit::Below`] text needs beside the other columns if it is cut.
 const BESIDE_MAX: usize = 60;
 /// Minimum width of a cell that is repeated below its row, while there is another column to drop.
-const MIN_REPEATED: usize = 20;
+const MIN_REPEATED: usize = 24;
 /// Width of a text of several lines, which no terminal has.
 const LINES: usize = u16::MAX as usize + 1;
 /// Word for an empty cell in a pipe, where columns are separated by blanks.
@@ -396,7 +396,7 @@ impl TableLayout {
         let cell_of = |it: &Shown| cells.get(it.index).map_or("", |cell| cell.text.as_str());
         let is_cut = |it: &&Shown| it.column.is_repeated && cell_of(it).width() > it.width;
         let repeated = self.shown.iter().filter(is_cut).filter(|_| self.view.width.is_some());
-        let parts = repeated.chain(&self.below).filter_map(|it| {
+        let parts = self.below.iter().chain(repeated).filter_map(|it| {
             let text = Some(cell_of(it)).filter(|text| !text.is_empty())?;
             Some(match &it.column {
                 column if column.fit != Fit::Below => {
@@ -921,33 +921,32 @@ mod tests {
         ]);
         let columns = Column::with_repeated(Column::with_servers(columns, "TOOL"), "PRINCIPAL");
         let row = |tool: &str, reason: &str| {
-            ["1", tool, "12ms", "token:nightly-reporting", reason].map(Cell::from).to_vec()
+            ["1", tool, "12ms", "token:nightly-reporting-of-all", reason].map(Cell::from).to_vec()
         };
         let drawn = |rows: Vec<Vec<Cell>>| draw(&columns, rows, view(50));
-        let beside = drawn(vec![row("files:list", "no (rule)")]);
+        let beside = draw(&columns, vec![row("files:list", "no (rule)")], view(60));
         assert!(beside.starts_with("ID  TOOL        DURATION  PRINCIPAL\n"), "{beside}");
-        assert!(beside.contains("  token:nightly-reporting\n    no (rule)\n"), "{beside}");
-        let long = drawn(vec![row("notes-of-the-whole-company:list", "no (rule)"), row("s:t", "")]);
-        let expected = [
-            "ID  TOOL                      PRINCIPAL",
-            "1   notes-of-th…company:list  t…:nightly-reporting",
-            "    principal token:nightly-reporting; no (rule)",
-            "1   s:t                       t…:nightly-reporting",
-            "    principal token:nightly-reporting",
-            "(no room for DURATION: -o json has all)",
-        ];
-        assert_eq!(long.lines().collect::<Vec<_>>(), expected);
+        assert!(beside.contains("  token:nightly-reporting-of-all\n    no (rule)\n"), "{beside}");
+        let long = drawn(vec![row("notes-of-the-whole-company:list", "no"), row("s:t", "")]);
+        let lines: Vec<_> = long.lines().collect();
+        assert!(lines[0].starts_with("ID  TOOL ") && lines[0].ends_with("  PRINCIPAL"), "{long}");
+        assert!(lines[1].contains(":list  ") && lines[1].ends_with("-of-all"), "{long}");
+        assert!(lines[1].matches('…').count() == 2 && lines[1].width() <= 50, "{long}");
+        let principal = "principal token:nightly-reporting-of-all";
+        assert_eq!(lines[2], format!("    no; {principal}"));
+        assert_eq!(lines[4], format!("    {principal}"));
+        assert_eq!(lines[5], "(no room for DURATION: -o json has all)");
         // So are tools that look the same.
         let tool = |number: u8| format!("notes-of-the-{number}-company:list");
         let same = drawn(vec![row(&tool(1), ""), row(&tool(2), "")]);
         assert!(same.contains("    tool notes-of-the-2-company:list; principal\n"), "{same}");
         // Cells may not be known in advance.
-        let widths = [2, 30, 8, 23, 160].map(|longest| CellWidths::new(longest, longest.min(12)));
+        let widths = [2, 30, 8, 30, 160].map(|longest| CellWidths::new(longest, longest.min(12)));
         let layout = TableLayout::new(&columns, &widths, view(40));
         let line = layout.line(&row("files:list", "no (rule)"));
         let (first, below) = line.split_once('\n').unwrap();
-        assert!(first.starts_with("1   files:list  ") && first.ends_with("…orting"), "{first}");
-        assert_eq!(below, "    principal token:nightly-reporting;\n    no (rule)");
+        assert!(first.starts_with("1   files:list  ") && first.ends_with("of-all"), "{first}");
+        assert_eq!(below, "    no (rule); principal\n    token:nightly-reporting-of-all");
     }
 
     #[test]

@@ -101,14 +101,24 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         let text = "nothing else was checked, because the config is invalid; a running mcpproxy keeps its previous config";
         found.push(Diagnosis::new(DiagnosisKind::Odd, "server", text.to_owned()));
     }
-    let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();
+    let failed = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong);
+    // The text of a check of a server begins with its name.
+    let failed: Vec<_> = failed
+        .map(|it| match it.text.split_once(": ") {
+            Some((server, _)) if it.check == "server" => format!("server {server}"),
+            Some(_) | None => it.check.to_owned(),
+        })
+        .collect();
+    let wrong = failed.len();
     let findings: Vec<Value> = found.iter().map(Diagnosis::json).collect();
     let answer = json!({"ok": wrong == 0, "wrong": wrong, "findings": findings});
     output.print(&answer.to_string(), |answer| draw(answer, output.view))?;
     match wrong {
         0 => Ok(()),
-        1 => Err(CommandError::failed("1 check failed")),
-        many => Err(CommandError::failed(format!("{many} checks failed"))),
+        wrong => {
+            let failed = line(&failed.join(", ")).into_owned();
+            Err(CommandError::failed(format!("{} failed: {failed}", counted(wrong, "check"))))
+        }
     }
 }
 
