@@ -19,8 +19,9 @@ def main():
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     log = f"{log}.{time.time_ns()}-{os.getpid()}-{child.pid}"
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    threading.Thread(target=feed, args=(f"{log}.up", child.stdin), daemon=True).start()
+    # Opened first: a tap that is killed at its start may have no RECORD.up, but no RECORD.up is alone.
     with open(f"{log}.down", "wb", buffering=0) as record:
+        threading.Thread(target=feed, args=(f"{log}.up", child.stdin), daemon=True).start()
         while piece := os.read(child.stdout.fileno(), PIECE):
             record.write(piece)
             write_all(1, piece)
