@@ -21,8 +21,8 @@ function tickOf(most) {
 
 /**
  * Draws `points` (each with `start`, in ms) into `place`. `series` are names and how a point says their value; `kind` is
- * `bars` (stacked) or `lines`. `picked(from, to)` is told of what was dragged over, `clicked(point)` of a click, and
- * `hovered(point)` of the step below the pointer, nothing once it has left.
+ * `bars` (stacked) or `lines`. `picked(from, to)` gets the range that was dragged over, `clicked(point)` the step that was clicked, and
+ * `hovered(point)` the step below the pointer, or nothing once it has left.
  */
 export function plot(place, { points, step, series, kind, label, spell = number, picked, clicked, hovered }) {
   if (place.querySelector('.dragged')) return; // not under somebody's finger

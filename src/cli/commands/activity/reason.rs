@@ -64,9 +64,11 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     let is_decided = parts.iter().any(|(status, _)| status.as_deref() == Some("blocked"));
     let is_answer =
         |(_, reason): &(Option<_>, String)| without_tool(reason, names).starts_with("not found");
-    let has_answer =
+    let is_hidden =
         is_for_people && is_refused && is_decided && parts.first().is_some_and(is_answer);
-    let is_hidden = has_answer.then(|| parts.remove(0)).is_some();
+    if is_hidden {
+        parts.remove(0);
+    }
     let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
     let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
     let mut shown = Vec::with_capacity(parts.len());
