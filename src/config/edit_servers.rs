@@ -11,6 +11,8 @@ use thiserror::Error;
 
 /// Maximum length of a new server's name, in characters.
 const NAME_CHARS: usize = 64;
+/// Maximum number of servers that are added at once.
+const MAX_NEW: usize = 64;
 
 /// View of the servers in a text.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +136,58 @@ pub fn check_new_name(name: &str) -> Result<(), String> {
     })
 }
 
+/// Reason why new servers are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotAdded {
+    /// There are no servers to add, or more than [`MAX_NEW`].
+    #[error("name 1 to {MAX_NEW} servers")]
+    Count,
+    /// The name cannot be used for a server.
+    #[error("'{0}' cannot be used: {1}")]
+    Name(String, String),
+    /// The entry is not an object.
+    #[error(
+        "the entry of '{0}' must be an object, {{\"command\": …, \"args\": […]}} or {{\"url\": …}}"
+    )]
+    NoObject(String),
+    /// The config already has a server with this name.
+    #[error("the config already has a server '{0}': choose another name")]
+    Exists(String),
+    /// The text cannot be edited.
+    #[error("{0}")]
+    Edit(#[from] EditRefused),
+}
+
+impl NotAdded {
+    /// Path of the server that is refused; empty if the refusal concerns all of them.
+    pub fn at(&self) -> KeyPath {
+        match self {
+            Self::Name(name, _) | Self::NoObject(name) | Self::Exists(name) => {
+                KeyPath::root(KEY).key(name)
+            }
+            Self::Count | Self::Edit(_) => KeyPath::default(),
+        }
+    }
+}
+
+/// Adds servers, by name, to a text. The entries are not validated.
+pub fn with_new_servers(text: &str, new: &Map<String, Value>) -> Result<String, NotAdded> {
+    if new.is_empty() || new.len() > MAX_NEW {
+        return Err(NotAdded::Count);
+    }
+    let mut json = EditedJson::new(text)?;
+    for (name, entry) in new {
+        check_new_name(name).map_err(|why| NotAdded::Name(name.clone(), why))?;
+        let Value::Object(entry) = entry else { return Err(NotAdded::NoObject(name.clone())) };
+        if Servers(&json).find(name).is_some() {
+            return Err(NotAdded::Exists(name.clone()));
+        }
+        let members: Vec<_> = entry.clone().into_iter().collect();
+        json = Servers(&json).add(name, &members)?;
+    }
+    Ok(json.text().to_owned())
+}
+
 /// Reason why a server was not switched; the file is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotSwitched {
@@ -176,6 +230,34 @@ pub fn switch_server(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn with_new(text: &str, new: Value) -> Result<String, NotAdded> {
+        let Value::Object(new) = new else { panic!() };
+        with_new_servers(text, &new)
+    }
+
+    #[test]
+    fn new_servers_are_added_together_or_not_at_all() {
+        let text = r#"{"servers": {"a": {"command": "x"}}}"#;
+        let added = with_new(text, json!({"b": {"url": "http://h"}, "c d": {"command": "y"}}));
+        let expected = r#"{"servers": {"a": {"command": "x"}, "b": {"url": "http://h"}, "c d": {"command": "y"}}}"#;
+        assert_eq!(added.as_deref(), Ok(expected));
+        let listed = with_new(r#"{"mcpServers": []}"#, json!({"b": {"url": "http://h"}}));
+        assert_eq!(listed.as_deref(), Ok(r#"{"mcpServers": [{"name": "b", "url": "http://h"}]}"#));
+        let url = json!({"url": "u"});
+        for (new, at, why) in [
+            (json!({}), "", "name 1 to 64 servers"),
+            (json!({"b": url, "a": url}), "mcpServers.a", "already has a server 'a'"),
+            (json!({"b": "npx"}), "mcpServers.b", "must be an object"),
+            (json!({"b:c": url}), "mcpServers.b:c", "must start with a letter"),
+        ] {
+            let refused = with_new(text, new.clone()).unwrap_err();
+            assert_eq!(refused.at().to_string(), at, "{new}");
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        let many = (0..=MAX_NEW).map(|at| (format!("s{at}"), json!({}))).collect();
+        assert_eq!(with_new(text, Value::Object(many)), Err(NotAdded::Count));
+    }
 
     fn members() -> Vec<(String, Value)> {
         vec![("command".into(), json!("npx")), ("args".into(), json!(["-y", "x"]))]

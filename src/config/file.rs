@@ -452,18 +452,23 @@ pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: Environment<'_>) {
 
 /// Problems of a server entry that is not in the config yet, each with its key within the entry.
 pub fn check_new_server(name: &str, entry: &Value, env: Environment<'_>) -> Vec<String> {
+    let within = KeyPath::root(servers::KEY).key(name).to_string();
+    let within_entry = |problem: Problem| {
+        let text = problem.text.strip_prefix(&within)?;
+        Some(text.trim_start_matches(['.', ':', ' ']).to_owned())
+    };
+    problems_of_new_server(name, entry, env).into_iter().filter_map(within_entry).collect()
+}
+
+/// Problems of a server entry that is not in the config yet, such as a command that does not exist.
+pub fn problems_of_new_server(name: &str, entry: &Value, env: Environment<'_>) -> Vec<Problem> {
     let text = json!({servers::KEY: {name: entry}}).to_string();
     let mut parsed = parse_all(&text, env, &Flags::default());
     let Parsed { config, findings, .. } = &mut parsed;
     for server in &config.servers {
         check_server(server, env, findings);
     }
-    let within = KeyPath::root(servers::KEY).key(name).to_string();
-    let within_entry = |problem: Problem| {
-        let text = problem.text.strip_prefix(&within)?;
-        Some(text.trim_start_matches(['.', ':', ' ']).to_owned())
-    };
-    parsed.findings.finish(None).into_iter().filter_map(within_entry).collect()
+    parsed.findings.finish(None)
 }
 
 fn check_server(server: &ServerEntry, env: Environment<'_>, findings: &mut Findings<'_>) {

@@ -81,6 +81,69 @@ fn rejected_switch_is_reported_and_the_file_is_unchanged() {
     assert_eq!(state(&proxy, "s"), "connected", "the config in force is unchanged");
 }
 
+fn add_servers(proxy: &Proxy, headers: &[(&str, &str)], servers: &Value) -> Response {
+    let body = json!({"servers": servers}).to_string();
+    proxy.request("POST", "/api/v1/config/servers", headers, body.as_bytes())
+}
+
+// CFG-9
+#[test]
+fn servers_are_added_to_the_file_and_started() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let secret = "s3cret-value-of-the-test";
+    let mut new = stub_stdio(&[]);
+    new["env"] = json!({"E2E_TOKEN": secret});
+    new["timeout"] = json!(5);
+    let off = json!({"url": "http://127.0.0.1:1/mcp", "disabled": true});
+    let added = add_servers(&proxy, &KEY, &json!({"new": new, "off": off}));
+    assert_eq!(added.status, 200, "{}", added.text());
+    let data = &added.json()["data"];
+    assert_eq!(data["applied"], json!(["mcpServers.new", "mcpServers.off"]));
+    assert!(data["warnings"].to_string().contains("write call_timeout"), "{data}");
+    until("it is connected", || (state(&proxy, "new") == "connected").then_some(()));
+    assert_eq!((state(&proxy, "s"), state(&proxy, "off")), ("connected".into(), "disabled".into()));
+    let file: Value = serde_json::from_str(&text(&proxy)).unwrap();
+    assert_eq!(file["mcpServers"]["new"], new);
+    let recorded = proxy.activity("type=config_change&status=success")[0].clone();
+    assert_eq!(recorded["principal"], "admin");
+    assert!(recorded.to_string().contains("mcpServers.new"), "{recorded}");
+    assert!(!recorded.to_string().contains(secret) && !added.text().contains(secret));
+}
+
+// CFG-9
+#[test]
+fn refused_servers_are_reported_with_their_place_and_not_written() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let before = text(&proxy);
+    let good = stub_stdio(&[]);
+    for (servers, status, key, reason) in [
+        (json!({"ok": good, "s": good}), 422, "mcpServers.s", "already has a server 's'"),
+        (json!({"ok": good, "a:b": good}), 422, "mcpServers.a:b", "must start with a letter"),
+        (json!({"ok": good, "bad": {}}), 422, "mcpServers.bad", "command"),
+        (json!({"ok": good, "bad": {"url": "ftp://h"}}), 422, "mcpServers.bad.url", "http"),
+        (json!({"bad": 7}), 422, "mcpServers.bad", "must be an object"),
+        (json!({}), 422, "", "name 1 to 64 servers"),
+        (json!([]), 400, "", "write {"),
+    ] {
+        let refused = add_servers(&proxy, &KEY, &servers);
+        assert_eq!(refused.status, status, "{servers}: {}", refused.text());
+        assert!(refused.text().contains(reason), "{servers}: {}", refused.text());
+        if status == 422 {
+            assert_eq!(refused.json()["problems"][0]["key"], key, "{}", refused.text());
+        }
+    }
+    let twice = br#"{"servers": {"a": {"url": "http://h"}, "a": {"command": "sh"}}}"#;
+    assert_eq!(proxy.request("POST", "/api/v1/config/servers", &KEY, twice).status, 400);
+    for by in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"] {
+        let refused = add_servers(&proxy, &[KEY[0], (by, "192.0.2.1")], &json!({"ok": good}));
+        assert_eq!(refused.status, 403, "{by}");
+        assert!(refused.text().contains("mcpproxy upstream add"), "{}", refused.text());
+    }
+    assert_eq!(add_servers(&proxy, &[], &json!({"ok": good})).status, 401);
+    assert_eq!(text(&proxy), before);
+    assert_eq!(proxy.api("servers")["servers"].as_array().unwrap().len(), 1);
+}
+
 #[test]
 fn file_is_compared_with_the_config_in_force_without_showing_secrets() {
     let secret = "s3cret-value-of-the-test";

@@ -141,7 +141,7 @@ fn page_of_another_origin_is_refused_despite_the_cookie() {
 
 // PAGE-1
 #[test]
-fn cookie_neither_grants_mcp_access_nor_creates_credentials() {
+fn cookie_neither_grants_mcp_access_nor_creates_credentials_or_servers() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true}));
     let (cookie, own) = (log_in(&proxy), origin(&proxy));
     let page = [PAGE, ("Origin", &*own)];
@@ -156,6 +156,7 @@ fn cookie_neither_grants_mcp_access_nor_creates_credentials() {
         ("POST", "/api/v1/tokens"),
         ("POST", "/api/v1/tokens/ci/rotate"),
         ("DELETE", "/api/v1/tokens/ci"),
+        ("POST", "/api/v1/config/servers"),
     ] {
         assert_eq!(with(&proxy, method, path, &cookie, &page), 401, "{method} {path}");
     }

@@ -6,23 +6,29 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::config_handle::{
-    ChangeRefused, ConfigComparison, FileSettings, FleetConfigCommand, FleetConfigHandle,
-    FleetConfigRefused, ReloadRefused, Reloaded, SettingsChange, ShownProblem,
+    ChangeRefused, ConfigComparison, ConfigEdit, FileSettings, FleetConfigCommand,
+    FleetConfigHandle, FleetConfigRefused, NewServers, ReloadRefused, Reloaded, SettingsChange,
+    ShownProblem,
 };
 use super::request::{ApiRequest, read_body};
 use super::response;
 use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
 use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_fleet::facts::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
 use mcpproxy_gateway::proxy::{Worker, dispatch};
+
+/// Headers that reverse proxies add to forwarded requests.
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
 /// Status of the config in force relative to its file.
 #[derive(Serialize, ToSchema)]
@@ -225,16 +231,69 @@ pub(super) async fn change(
     ApiRequest { state, worker, principal, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(query, body).await?;
-    let written = state.config.change(parse_change(worker, &body)?, principal).await?;
+    let edit = ConfigEdit::Settings(parse_change(worker, &body)?);
+    let written = state.config.change(edit, principal).await?;
     changed(written.map(|reloaded| encode(&reloaded)), id)
 }
 
+/// Adds servers to the config file without changing the rest of it, and starts them. All are added or none.
+///
+/// An entry may name a program, so the endpoint requires more than the right to call tools: the API key itself, and a
+/// request from the proxy's own machine that no reverse proxy forwarded.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/servers",
+    tag = "state",
+    operation_id = "addServers",
+    request_body(content = NewServers, description = "The servers. Duplicate keys are rejected."),
+    responses(
+        (status = 200, description = "The servers are in the file and in force", body = Success<Reloaded>),
+        (status = 400, description = "The body or the query is invalid"),
+        (
+            status = 403,
+            description = "Requires the API key, from the proxy's own machine; or Host or Origin is not allowed"
+        ),
+        (status = 408, description = "The body was not received in time"),
+        (status = 413, description = "The body is too large"),
+        (
+            status = 422,
+            description = "A name is taken, an entry is invalid, or this node's config cannot be changed: the body \
+                           states why",
+            body = Unusable
+        ),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn add_servers(
+    ApiRequest { state, worker, connection, principal, parts, id, query, body, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(query, body).await?;
+    if !is_from_this_machine(connection.source, &parts.headers) {
+        let text = "Servers can be added only from the proxy's own machine: run `mcpproxy upstream add` there";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, text));
+    }
+    let form = "write {\"servers\": {\"NAME\": {\"command\": \"…\", \"args\": […]}}}";
+    let edit = ConfigEdit::Servers(parse(worker, &body, form)?);
+    let written = state.config.change(edit, principal).await?;
+    changed(written.map(|reloaded| encode(&reloaded)), id)
+}
+
+/// Whether a request was sent on this machine, and by no reverse proxy for another one.
+fn is_from_this_machine(source: Source, headers: &HeaderMap) -> bool {
+    source == Source::Loopback && !FORWARDED.iter().any(|name| headers.contains_key(*name))
+}
+
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
+    parse(worker, body, "write {\"digest\": \"…\", \"patch\": {…}}")
+}
+
+/// Parses a body, whose form the error message states.
+fn parse<T: DeserializeOwned>(worker: &Worker, body: &Bytes, form: &str) -> Result<T, ApiError> {
     dispatch::check(worker, body).map_err(ApiError::bad_request)?;
     // Serde would accept an array instead of an object. Its error messages may quote values of the body, so they are
     // not shown.
     let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
-    read.map_err(|_| ApiError::bad_body("write {\"digest\": \"…\", \"patch\": {…}}"))
+    read.map_err(|_| ApiError::bad_body(form))
 }
 
 fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {
@@ -449,5 +508,19 @@ fn answered(
             Err(ApiError::new(StatusCode::CONFLICT, "The fleet has no config before this one"))
         }
         Err(FleetConfigRefused::Failed(why)) => Err(ApiError::new(StatusCode::BAD_GATEWAY, why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_of_another_machine_is_recognized() {
+        let none = HeaderMap::new();
+        assert!(is_from_this_machine(Source::Loopback, &none));
+        assert!(!is_from_this_machine(Source::Remote([192, 0, 2, 1].into()), &none));
+        let forwarded = [("x-forwarded-for".parse().unwrap(), "192.0.2.1".parse().unwrap())];
+        assert!(!is_from_this_machine(Source::Loopback, &forwarded.into_iter().collect()));
     }
 }

@@ -62,8 +62,15 @@ pub enum ConfigCommand {
     Settings(oneshot::Sender<Result<FileSettings, ReloadRefused>>),
     /// Reports the changes that new settings would make.
     Preview(SettingsChange, oneshot::Sender<Result<ConfigComparison, ChangeRefused>>),
-    /// Writes settings into the file, and reloads it.
+    /// Edits the file, and reloads it.
     Change(ChangeCommand),
+}
+
+/// Edit of the config file.
+#[derive(Clone, Debug)]
+pub enum ConfigEdit {
+    Settings(SettingsChange),
+    Servers(NewServers),
 }
 
 /// The settings in the config file, without secrets.
@@ -92,20 +99,29 @@ pub struct SettingsChange {
     pub patch: Map<String, Value>,
 }
 
-/// Request to write settings into the file.
+/// Servers to add to the config file.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewServers {
+    /// At most 64 entries by name, in the form of `mcpServers` in the config or of a client's config.
+    #[schema(value_type = Object)]
+    pub servers: Map<String, Value>,
+}
+
+/// Request to edit the file.
 #[derive(Debug)]
 pub struct ChangeCommand {
-    pub change: SettingsChange,
+    pub edit: ConfigEdit,
     pub principal: Box<str>,
     pub answer: oneshot::Sender<Result<Reloaded, ChangeRefused>>,
 }
 
-/// Reason for not changing settings; the file is unchanged.
+/// Reason for not editing the file; it is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeRefused {
     /// The file changed since it was read.
     Stale,
-    /// The settings are invalid, or cannot be changed here.
+    /// The result is invalid, or cannot be written here.
     Unusable(ReloadRefused),
 }
 
@@ -374,14 +390,14 @@ impl ConfigHandle {
         self.send(|answer| ConfigCommand::Preview(change, answer)).await
     }
 
-    /// Writes settings, and waits until they are in force.
+    /// Edits the file, and waits until the result is in force.
     pub(super) async fn change(
         &self,
-        change: SettingsChange,
+        edit: ConfigEdit,
         principal: &Principal,
     ) -> Result<Result<Reloaded, ChangeRefused>, ApiError> {
         let principal = principal.id().into();
-        self.send(|answer| ConfigCommand::Change(ChangeCommand { change, principal, answer })).await
+        self.send(|answer| ConfigCommand::Change(ChangeCommand { edit, principal, answer })).await
     }
 
     /// Sends a command and awaits its result.

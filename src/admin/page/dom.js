@@ -284,8 +284,15 @@ const two = (value) => String(value).padStart(2, '0');
 export const clock = (date) => `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 export const day = (date) => `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 
+/** The time of a date of today, else with the day, and with the year if it is another one. */
+function brief(date) {
+  const now = new Date();
+  if (date.toDateString() === now.toDateString()) return clock(date);
+  return `${date.getFullYear() === now.getFullYear() ? '' : `${date.getFullYear()}-`}${day(date)} ${clock(date)}`;
+}
+
 /** A moment in the browser's time zone; pointed at, in UTC. */
-export function when(timestamp, spell = (date) => (date.toDateString() === new Date().toDateString() ? clock(date) : `${day(date)} ${clock(date)}`)) {
+export function when(timestamp, spell = brief) {
   return el('time', { datetime: timestamp, title: timestamp }, spell(new Date(timestamp)));
 }
 
@@ -324,7 +331,15 @@ export const settled = (work) => () => {
 
 /** Does at once what is debounced. */
 export function settle() {
+  const work = due;
+  drop();
+  work?.();
+}
+
+function drop() {
   clearTimeout(timer);
-  due?.();
   due = undefined;
 }
+
+// What was typed before a link was followed must not bring the earlier address back.
+document.addEventListener('click', (event) => { if (event.target.closest('a')) drop(); }, true);

@@ -1,11 +1,12 @@
 // The principals view: a list of callers, and a page for one of them with its access, calls, standing approvals and records.
 
+import { keyField, secret, sendWithKey, tokenForm } from './adding.js';
 import { LAST, RANGES, heads, recordList } from './activity.js';
 import { stands } from './approvals.js';
-import { anchor, arrange, button, chip, command, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
+import { anchor, arrange, button, chip, confirmed, copy, el, empty, fill, identifier, keyHelp, labelled, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
 import { STATUSES } from './now.js';
 import { spark } from './plot.js';
-import { ask, attempt, segment } from './rest.js';
+import { act, ask, attempt, segment } from './rest.js';
 import { change, go, here, link } from './route.js';
 
 const PERIOD = '24h'; // where the address names none
@@ -29,17 +30,21 @@ const COLUMNS = [
 
 const period = el('select', { name: 'period' }, Object.entries(LAST).map(([name, words]) => option(name, words)));
 const search = searchField('Search principals');
-const form = el('form.chips', { id: 'principal-form', role: 'search' }, search, chip('Period', period));
+const adder = button('Create a token', () => change({ add: adding.hidden ? 'yes' : '' }, true), { 'aria-expanded': 'false', 'aria-controls': 'token-adding' });
+const form = el('form.chips', { id: 'principal-form', role: 'search' }, search, chip('Period', period), adder);
+const adding = el('div', { id: 'token-adding', hidden: true });
 const count = el('p.quiet', { id: 'principal-count', role: 'status' });
 const table = el('div', { id: 'principals' });
 const more = button('Count older calls', () => {
   pages += PAGES;
   principals.refresh();
 }, { hidden: true });
-const everyone = el('div.list', {}, table, more, keyHelp(), quiet('To create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')));
+const everyone = el('div.list', {}, table, more, keyHelp());
 const title = el('div.path', {});
 const access = el('div.empty', { id: 'principal-access' });
 const scope = el('div', { 'data-key': 'scope' });
+const actions = el('div.answer', { 'data-key': 'actions' });
+const renewed = el('div.came', { 'data-key': 'renewed', role: 'status' });
 const sum = el('p', {});
 const outcomes = el('ul.legend', { id: 'principal-calls' });
 const records = el('ol.records', { 'aria-label': 'Latest records, newest first' });
@@ -56,12 +61,13 @@ let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, 
 export const principals = {
   name: 'principals',
   label: 'Principals',
-  takes: ['name', 'q', 'period', 'sort'],
-  root: el('div', {}, form, count, everyone, one),
+  takes: ['name', 'q', 'period', 'sort', 'add'],
+  root: el('div', {}, form, adding, count, everyone, one),
 
-  show({ name = '', q = '', period: wanted }) {
+  show({ name = '', q = '', period: wanted, add }) {
     if (document.activeElement !== search) search.value = q;
-    search.hidden = Boolean(name);
+    for (const place of [search, adder]) place.hidden = Boolean(name);
+    showAdding(add === 'yes' && !name);
     period.value = Object.hasOwn(RANGES, wanted ?? '') ? wanted : PERIOD;
     markChips(form);
     period.closest('.chip').classList.toggle('set', period.value !== PERIOD);
@@ -81,6 +87,7 @@ export const principals = {
   forget() {
     clear();
     form.reset();
+    showAdding(false);
     fill(title);
     fill(access);
     shown = undefined;
@@ -98,7 +105,16 @@ export const principals = {
 function clear() {
   asked += 1;
   [newest, pages, all, read] = [undefined, PAGES, [], 0];
-  for (const place of [count, table, scope, sum, outcomes, records, recorded, standing]) fill(place);
+  for (const place of [count, table, scope, actions, renewed, sum, outcomes, records, recorded, standing]) fill(place);
+}
+
+/** Shows or hides the form that creates tokens. */
+function showAdding(shown) {
+  if (shown !== adding.hidden) return;
+  fill(adding, shown && tokenForm(loadAll, () => change({ add: '' }, true)));
+  adding.hidden = !shown;
+  adder.setAttribute('aria-expanded', shown);
+  if (shown) adding.querySelector('input')?.focus();
 }
 
 const since = () => new Date(Date.now() - RANGES[period.value] * 1000).toISOString();
@@ -193,7 +209,7 @@ function introduce(name) {
   redraw(title, anchor(link('principals', { ...here().parameters, name: '' }), 'All principals'), el('span.quiet', { 'aria-hidden': 'true' }, '›'),
     el('h2', {}, identifier(name)), copy(name, 'name'));
   const [, ...about] = kind(name);
-  redraw(access, about.map((words, at) => [para(words), at === 0 && TOKEN.test(name) && scope]), para(anchor(link('policy', { principal: name, part: 'explain' }), 'What the rules say')));
+  redraw(access, about.map((words, at) => [para(words), at === 0 && TOKEN.test(name) && [scope, actions, renewed]]), para(anchor(link('policy', { principal: name, part: 'explain' }), 'What the rules say')));
 }
 
 /** Shows what a token may be used for. */
@@ -201,16 +217,35 @@ async function loadScope(name, mine) {
   const { data: { token } } = await ask(`principals/${segment(name)}`);
   if (mine !== asked) return;
   const all = (names) => (names.length ? names.map((it, at) => [at > 0 && ', ', identifier(it)]) : 'all');
+  if (!token) fill(actions);
+  else if (!actions.childElementCount) fill(actions, changes(token.name));
   redraw(scope, token ? pairs(['servers', all(token.servers)], ['tools', all(token.tools)], ['operations', all(token.operations)],
     ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'It does not exist now.');
 }
 
-/** Kind and admission of a principal by the form of its name. Page sessions may not change tokens, so a command revokes them. */
+/** Buttons that change a token. Each asks for the API key, because a session of the page may not. */
+function changes(token) {
+  const does = (words, style, question, work) => button(words, async () => {
+    const key = keyField();
+    const enter = (event) => event.key === 'Enter' && key.closest('dialog').querySelector('.primary').click();
+    if (await confirmed(question, words, style, el('div.trial', { keydown: enter }, labelled('API key', key)))) act(() => work(key));
+  }, { class: style && 'deny' });
+  return [
+    does('New secret', '', `Replace the secret of ${token}? The present one is refused at once.`, async (key) => {
+      const { data } = await sendWithKey(key, `tokens/${segment(token)}/rotate`);
+      if (here().parameters.name === `token:${token}`) fill(renewed, secret(data));
+    }),
+    does('Revoke', 'danger', `Revoke ${token}? Whoever uses it is refused at once.`, async (key) => {
+      await sendWithKey(key, `tokens/${segment(token)}`, undefined, { method: 'DELETE' });
+      fill(renewed);
+      principals.refresh();
+    }),
+  ];
+}
+
+/** Kind and admission of a principal by the form of its name. */
 function kind(name) {
-  const token = TOKEN.exec(name)?.[1];
-  if (token) {
-    return ['agent token', 'An agent token.', ['To revoke it: ', command(`mcpproxy token revoke ${token}`)]];
-  }
+  if (TOKEN.test(name)) return ['agent token', 'An agent token.'];
   if (name === 'admin') return ['API key', 'The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.'];
   if (name === 'anonymous') return ['no credential', ['Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.']];
   if (name.startsWith('jwt:')) return ['organization login', ['A login with your organization, admitted by ', el('code', {}, 'auth.jwt'), ' in the config.']];

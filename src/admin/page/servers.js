@@ -1,5 +1,6 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
+import { isLocal, serverCommands, serverForm } from './adding.js';
 import { anchor, button, chip, clock, command, confirmed, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
@@ -31,9 +32,9 @@ const COLUMNS = [
 
 const search = searchField('Search servers');
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const adder = button('How to add a server or a token', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
+const adder = button('Add a server', () => change({ add: adding.hidden ? 'yes' : '' }, true), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
 const form = el('form.chips', { id: 'server-form', role: 'search' }, search, chip('State', state), adder);
-const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'How to add a server or a token', hidden: true });
+const adding = el('div', { id: 'adding', hidden: true });
 const count = el('p.quiet', { id: 'server-count', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -49,12 +50,13 @@ let isLogged = false; // whether the samples begin with the calls in the log
 export const servers = {
   name: 'servers',
   label: 'Servers',
-  takes: ['name', 'q', 'state', 'sort'],
+  takes: ['name', 'q', 'state', 'sort', 'add'],
   root: el('div', {}, form, adding, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show(parameters) {
     if (document.activeElement !== search) search.value = parameters.q ?? '';
     state.value = STATES.includes(parameters.state) ? parameters.state : '';
+    showAdding(parameters.add === 'yes');
     if (!parameters.name) closePanel();
     if (all.length) draw();
     servers.refresh();
@@ -167,20 +169,18 @@ function row(server, isOpen) {
     el('td.late', {}, (rates.some(Boolean) ? spark(rates, `Calls of ${visible(name)} over the last 10 minutes`, 'calls', places) : zero())));
 }
 
-/** Instructions if there is no server. */
-export const nextSteps = () => [
-  para('Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
-  para('Or import those of another program: ', command('mcpproxy import')),
-];
+/** What to do if there is no server. */
+export const nextSteps = () => [para(anchor(link('servers', { add: 'yes' }), 'Add one here'), isLocal() ? ', or in a terminal.' : ' or in a terminal on its machine.'), ...serverCommands()];
 
-/** Shows or hides the commands that add servers and tokens: a page session may neither start programs nor create credentials. */
+/** Shows or hides the form that adds servers; from another machine the commands, because the proxy refuses the form. */
 function showAdding(shown) {
-  if (!adding.childElementCount) {
-    fill(adding, el('h2', {}, 'A server'), nextSteps(), el('h2', {}, 'A token for an agent'), para('Create one: ', command('mcpproxy token create NAME --server SERVER')),
-      quiet('Run these on the machine of the proxy: this page can neither start programs nor create tokens.'));
-  }
+  if (shown !== adding.hidden) return;
+  const close = () => change({ add: '' }, true);
+  fill(adding, shown && (isLocal() ? serverForm(() => all.map((it) => it.name), load, close)
+    : el('div.empty card', {}, serverCommands(), quiet('Run these on the machine of the proxy: it adds no server that a browser elsewhere asks for.'))));
   adding.hidden = !shown;
   adder.setAttribute('aria-expanded', shown);
+  if (shown) adding.querySelector('select')?.focus();
 }
 
 // ---- The panel

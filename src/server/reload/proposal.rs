@@ -6,16 +6,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use super::{ConfigSource, Reload, WatchState, record};
 use mcpproxy_admin::api::config_handle::{
-    ChangeCommand, ChangeRefused, ConfigComparison, FileSettings, ReloadRefused, ReloadTrigger,
-    SettingsChange, ShownProblem, SwitchCommand, SwitchOutcome, SwitchRefused,
+    ChangeCommand, ChangeRefused, ConfigComparison, ConfigEdit, FileSettings, ReloadRefused,
+    ReloadTrigger, SettingsChange, ShownProblem, SwitchCommand, SwitchOutcome, SwitchRefused,
 };
 use mcpproxy_catalog::Snapshot;
 use mcpproxy_config::edit::EditRefused;
-use mcpproxy_config::edit_servers::{NotSwitched, switch_server};
+use mcpproxy_config::edit_servers::{NotAdded, NotSwitched, switch_server, with_new_servers};
 use mcpproxy_config::patch::PatchRefused;
-use mcpproxy_config::problem::Problem;
+use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::{Config, Flags, file, patch, rule_files};
 
 /// Error for changes of a node's settings that would have no effect.
@@ -102,20 +104,21 @@ impl Reload {
         let compared = blocking(move || {
             let text = file::text(&source.path);
             let text = text.map_err(|problem| ChangeRefused::Unusable(of_file(&problem)))?;
-            let next = propose(&text, &change, &source, &now, &rules)?;
+            let edit = ConfigEdit::Settings(change);
+            let next = propose(&text, &edit, &source, &now, &rules)?;
             Ok(record::compared(&now, &next.config, &next.warnings))
         });
         compared.await.map_err(ChangeRefused::Unusable)?
     }
 
-    /// Writes settings, and reloads the file. Returns `None` if this panicked.
+    /// Edits the file, and reloads it. Returns `None` if this panicked.
     pub(super) async fn change(
         &mut self,
         watch_state: WatchState,
         command: ChangeCommand,
     ) -> Option<WatchState> {
-        let ChangeCommand { change, principal, answer } = command;
-        let (back, outcome) = match self.write(&watch_state, change).await {
+        let ChangeCommand { edit, principal, answer } = command;
+        let (back, outcome) = match self.write(&watch_state, edit).await {
             Ok(()) => {
                 let (back, outcome) =
                     self.reload(watch_state, ReloadTrigger::Api, &principal).await;
@@ -128,11 +131,7 @@ impl Reload {
         back
     }
 
-    async fn write(
-        &self,
-        watch_state: &WatchState,
-        change: SettingsChange,
-    ) -> Result<(), ChangeRefused> {
+    async fn write(&self, watch_state: &WatchState, edit: ConfigEdit) -> Result<(), ChangeRefused> {
         if self.in_force.fleet_config.is_some() {
             return Err(ChangeRefused::Unusable(record::whole(FLEET)));
         }
@@ -141,7 +140,7 @@ impl Reload {
         let written = blocking(move || {
             let mut refused = None;
             let edited = file::edit(&source.path, |text| {
-                match propose(text, &change, &source, &now, &rules) {
+                match propose(text, &edit, &source, &now, &rules) {
                     Ok(next) => Ok((Some(next.text), ())),
                     Err(why) => {
                         refused = Some(why);
@@ -159,19 +158,26 @@ impl Reload {
     }
 }
 
-/// Applies a change to the text of the file and validates the result. Blocks.
+/// Applies an edit to the text of the file and validates the result. Blocks.
 fn propose(
     text: &str,
-    change: &SettingsChange,
+    edit: &ConfigEdit,
     source: &ConfigSource,
     now: &Config,
     rules: &RuleCheck,
 ) -> Result<Proposed, ChangeRefused> {
-    if patch::digest(text) != change.digest {
-        return Err(ChangeRefused::Stale);
+    let text = match edit {
+        ConfigEdit::Settings(change) if patch::digest(text) != change.digest => {
+            return Err(ChangeRefused::Stale);
+        }
+        ConfigEdit::Settings(change) => {
+            patch::patched(text, &change.patch).map_err(|why| of_patch(&why, &source.path))
+        }
+        ConfigEdit::Servers(new) => with_new_servers(text, &new.servers)
+            .map_err(|why| of_servers(why, &source.path))
+            .and_then(|text| usable_servers(&new.servers).map(|()| text)),
     }
-    let text = patch::patched(text, &change.patch)
-        .map_err(|why| ChangeRefused::Unusable(of_patch(&why, &source.path)))?;
+    .map_err(ChangeRefused::Unusable)?;
     let (config, warnings) = usable(&text, (&source.path, &source.flags), now, rules)
         .map_err(ChangeRefused::Unusable)?;
     Ok(Proposed { text, config, warnings })
@@ -207,6 +213,28 @@ fn of_patch(why: &PatchRefused, file: &Path) -> ReloadRefused {
         PatchRefused::TooMany | PatchRefused::TooDeep => String::new(),
     };
     let mut refused = record::whole(why.to_string());
+    refused.problems.iter_mut().for_each(|problem| problem.key.clone_from(&key));
+    refused
+}
+
+/// Refuses new servers that cannot run. The config may contain such servers, which do not stop the others.
+fn usable_servers(new: &Map<String, Value>) -> Result<(), ReloadRefused> {
+    let env = |name: &str| std::env::var(name).ok();
+    let problems = new.iter().flat_map(|(name, entry)| {
+        let problems = file::problems_of_new_server(name, entry, &env).into_iter();
+        problems.filter(|it| it.severity == Severity::Error).map(|problem| record::shown(&problem))
+    });
+    let problems: Vec<_> =
+        problems.map(|problem| ShownProblem { line: None, column: None, ..problem }).collect();
+    if problems.is_empty() { Ok(()) } else { Err(ReloadRefused { problems }) }
+}
+
+fn of_servers(why: NotAdded, file: &Path) -> ReloadRefused {
+    let mut refused = record::whole(why.to_string());
+    let key = why.at().to_string();
+    if let NotAdded::Edit(why) = why {
+        return of_patch(&PatchRefused::Edit(why), file);
+    }
     refused.problems.iter_mut().for_each(|problem| problem.key.clone_from(&key));
     refused
 }

@@ -1,10 +1,10 @@
 // The principals: the list of all that have called, and for one principal its calls, its standing approvals, its
-// records, and the command that revokes it.
+// records; and tokens, which are created, renewed and revoked here.
 
 import assert from 'node:assert/strict';
 
 import { copies, count, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, base, rest, session } from '../proxy.mjs';
+import { HOSTILE, KEY, base, rest, session } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
   const row = (name) => page.locator('#principals tbody tr', { has: page.getByRole('link', { name, exact: true }) });
@@ -38,7 +38,7 @@ export async function look({ page, wrong }) {
   await sound(page, 'principals');
   await keepsFocus(page, row('admin').getByRole('link').first(), ['activity']);
 
-  step('they are sorted, searched and opened from the keyboard, and what adds another is copied');
+  step('they are sorted, searched and opened from the keyboard');
   const names = () => page.locator('#principals tbody th').allInnerTexts();
   const calling = page.locator('#principals thead th', { hasText: 'Calls' });
   for (const [direction, at, name] of [['descending', 0, 'admin'], ['ascending', -1, 'admin'], [null, -1, 'token:spare']]) {
@@ -67,7 +67,55 @@ export async function look({ page, wrong }) {
   await one.getByText('0 calls in the last 24 hours').waitFor();
   await one.getByText('It does not exist now.').waitFor();
   await visit(page, 'principals');
-  await copies(page, page.locator('#view-principals'), 'Copy mcpproxy token create NAME --server SERVER', 'mcpproxy token create NAME --server SERVER');
+
+  step('a token is created with the API key, used, renewed and revoked');
+  const adder = page.locator('#token-adder');
+  await page.locator('#principal-form').getByRole('button', { name: 'Create a token', exact: true }).click();
+  assert.match(page.url(), /#principals\?add=yes$/);
+  await adder.getByLabel('Name').fill('made');
+  await adder.getByRole('checkbox', { name: 'stub', exact: true }).check();
+  await adder.getByRole('checkbox', { name: 'read', exact: true }).check();
+  await adder.getByLabel('Tools').fill('echo, read_*');
+  await sound(page, 'token-add');
+  await adder.getByLabel('API key').fill(KEY);
+  await adder.getByRole('button', { name: 'Create', exact: true }).click();
+  const shown = page.getByRole('group', { name: 'secret' });
+  const use = async (token, operation = 'read') => (await fetch(`${base}/api/v1/tools/call`, {
+    method: 'POST', headers: { 'X-API-Key': token, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ tool_name: `call_tool_${operation}`, arguments: { name: 'stub:echo', args: {}, intent: { operation_type: operation, data_sensitivity: 'internal', reason: 'of a new token' } } }),
+  })).status;
+  const first = await shown.innerText();
+  assert.match(first, /^mcpp_/);
+  assert.equal(await use(first), 200);
+  const { data: { token: made } } = await rest('GET', 'principals/token:made');
+  assert.deepEqual([made.servers, made.operations, made.tools], [['stub'], ['read'], ['echo', 'read_*']]);
+  assert.equal((Date.parse(made.expires) - Date.parse(made.created)) / 86_400_000 > 89, true);
+  await page.locator('#token-adding').getByText('"require_mcp_auth": true').waitFor();
+  await page.getByRole('button', { name: 'Done' }).click();
+  await row('token:made').getByRole('link').first().click();
+  const dialog = page.getByRole('dialog');
+  const confirm = async (name, key) => {
+    await one.getByRole('button', { name, exact: true }).click();
+    await dialog.getByLabel('API key').fill(key);
+    await dialog.getByRole('button', { name, exact: true }).click();
+    await dialog.waitFor({ state: 'hidden' });
+  };
+  await confirm('New secret', 'wrong');
+  await page.locator('#failed').getByText('Wrong API key').waitFor();
+  wrong.expected(/ 401 /);
+  await confirm('New secret', KEY);
+  const second = await shown.innerText();
+  assert.deepEqual([second !== first, await use(first), await use(second)], [true, 401, 200]);
+  await shown.evaluate((it) => { it.textContent = `mcpp_${'x'.repeat(43)}`; }); // another one each time
+  await sound(page, 'principal-secret');
+  await one.getByRole('button', { name: 'Revoke', exact: true }).click();
+  await dialog.getByLabel('API key').fill(KEY);
+  await until(() => dialog.getByRole('button', { name: 'Revoke', exact: true }).isEnabled(), () => dialog.innerText());
+  await sound(page, 'token-revoke');
+  await dialog.getByRole('button', { name: 'Revoke', exact: true }).click();
+  await one.getByText('It does not exist now.').waitFor();
+  assert.deepEqual([await use(second), await shown.count(), await one.getByRole('button', { name: 'Revoke', exact: true }).count()], [401, 0, 0]);
+  await visit(page, 'principals');
 
   step('of many calls a part is counted, and more where somebody asks for it');
   let [last, pages] = [undefined, 0];
@@ -137,11 +185,10 @@ export async function look({ page, wrong }) {
   await page.locator('#record dd').getByRole('link', { name: 'token:helper', exact: true }).click();
   await one.getByRole('heading', { name: 'token:helper' }).waitFor();
 
-  step('what a token may be used for is shown, a command revokes it, and the rules are asked about it');
+  step('what a token may be used for is shown, and the rules are asked about it');
   for (const [words, value] of [['servers', 'stub'], ['tools', 'all'], ['operations', 'read'], ['expires', 'never']]) {
     await page.locator(`#principal dd[data-key="${words}"]`, { hasText: new RegExp(`^${value}$`) }).waitFor();
   }
-  await copies(page, one, 'Copy mcpproxy token revoke helper', 'mcpproxy token revoke helper');
   await sound(page, 'principal-token');
   await one.getByRole('link', { name: 'What the rules say' }).click();
   await until(async () => await page.locator('#explain-form [name=principal]').inputValue() === 'token:helper', () => page.url());

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 
 import { ZONE, copies, count, decide, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
-import { HOSTILE, call, configured, offers, rest } from '../proxy.mjs';
+import { HOSTILE, KEY, call, configure, configured, offers, rest } from '../proxy.mjs';
 
 const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
 
@@ -89,18 +89,71 @@ export async function look({ page, wrong }) {
   await page.reload();
   await row('stub').waitFor();
 
-  step('commands that add servers and tokens are copied, also where there are servers');
-  const add = page.locator('#server-form').getByRole('button', { name: 'How to add a server or a token', exact: true });
-  const adding = page.locator('#adding');
-  assert.deepEqual([await add.getAttribute('aria-expanded'), await adding.isVisible()], ['false', false]);
+  step('a server is added with the API key, which the form does not keep');
+  const add = page.locator('#server-form').getByRole('button', { name: 'Add a server', exact: true });
+  const adder = page.locator('#server-adder');
+  const [key, submit] = [adder.getByLabel('API key'), adder.getByRole('button', { name: 'Add', exact: true })];
+  assert.equal(await add.getAttribute('aria-expanded'), 'false');
   await add.click();
-  for (const command of ['mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp', 'mcpproxy import', 'mcpproxy token create NAME --server SERVER']) {
-    await copies(page, adding, `Copy ${command}`, command);
-  }
   assert.equal(await add.getAttribute('aria-expanded'), 'true');
+  assert.match(page.url(), /#servers\?add=yes$/);
   await sound(page, 'servers-add');
+  const { command, args } = configured().mcpServers.stub;
+  const box = (name) => adder.getByRole('textbox', { name, exact: true });
+  await box('Name').fill('added');
+  await box('Command').fill([command, ...args].map((word) => `"${word}"`).join(' '));
+  await box('Environment').fill('E2E_NAME=a value');
+  await key.fill('wrong');
+  await submit.click();
+  await adder.getByText('Wrong API key').waitFor();
+  wrong.expected(/ 401 /);
+  assert.deepEqual([await key.inputValue(), await box('Name').inputValue()], ['', 'added']);
+  await key.fill(KEY);
+  await submit.click();
+  const done = page.locator('#adding .came');
+  await done.getByText('Added added.').waitFor();
+  await row('added').locator('.connected').waitFor();
+  assert.deepEqual(configured().mcpServers.added, { command, args, env: { E2E_NAME: 'a value' } });
+  await done.getByRole('button', { name: 'Done' }).click();
+  await page.locator('#adding').waitFor({ state: 'hidden' });
+
+  step('a refused server is reported and not written');
   await add.click();
-  await adding.waitFor({ state: 'hidden' });
+  for (const [fields, said] of [
+    [{ Name: '', Command: 'x' }, 'Give the server a name.'], [{ Name: 'n', Command: '' }, 'Give the server a command.'], [{ Name: 'n', Command: '"x' }, 'A quote in the command is not closed.'],
+    [{ Name: 'n', Command: 'x', Environment: 'NAME' }, "Write NAME=VALUE on each line, not 'NAME'."], [{ Name: 'stub', Command: 'x', Environment: '' }, "already has a server 'stub'"],
+    [{ Name: 'a:b' }, "a server's name may contain"],
+  ]) {
+    for (const [name, value] of Object.entries(fields)) await box(name).fill(value);
+    await key.fill(KEY);
+    await submit.click();
+    await adder.getByText(said).waitFor();
+  }
+  wrong.expected(/ 422 /);
+  await sound(page, 'servers-add-refused');
+
+  step('servers of another program are read from its JSON, and chosen');
+  await adder.getByLabel('Kind').selectOption('json');
+  await box('Servers').fill('{');
+  await adder.getByText('This is no JSON').waitFor();
+  const pasted = `"mcpServers": { // of another program
+    "stub": {"command": "x"}, "mcpproxy": {"url": "${page.url().split('/ui')[0]}/mcp"}, "asks": {"command": "x", "env": {"T": "\${input:token}"}},
+    "remote": {"serverUrl": "http://127.0.0.1:9/mcp", "disabled": true}, "unwanted": {"command": "x"},
+  }`;
+  await box('Servers').fill(pasted);
+  const choice = (name) => adder.getByRole('checkbox', { name });
+  await choice('stub (the name is taken)').waitFor();
+  assert.deepEqual(await Promise.all(['stub', 'mcpproxy', 'asks', 'remote', 'unwanted'].map((name) => choice(new RegExp(`^${name}\\b`)).isChecked())), [false, false, true, true, true]);
+  await choice('unwanted').uncheck();
+  await sound(page, 'servers-add-json');
+  await key.fill(KEY);
+  await submit.click();
+  await done.getByText('Added asks, remote.').waitFor();
+  await row('remote').locator('.disabled').waitFor();
+  assert.deepEqual([configured().mcpServers.asks, configured().mcpServers.unwanted], [{ command: 'x', env: { T: '${input:token}' }, enabled: false }, undefined]);
+  await done.getByRole('button', { name: 'Done' }).click();
+  configure();
+  await until(async () => !(await names()).includes('remote'), names);
 
   step('a line opens a panel with the keyboard, and closes it, where it was');
   await row('stub').getByRole('rowheader').getByRole('link').focus();
