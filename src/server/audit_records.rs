@@ -253,25 +253,26 @@ fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     let drafts = actions.filter_map(|action| {
         let seen = change.pinned.iter().filter(|(_, event)| *event == PinEvent::FirstSight(action));
         let names: Vec<&str> = seen.map(|(tool, _)| &**tool).collect();
-        let follows = action_text(action);
         let named = names.get(..MAX_NAMED.min(names.len())).unwrap_or_default().join(", ");
         let more = match names.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let mut draft = warning(server, "", &format!("{what}: {named}{more}; {follows}"));
+        let mut draft =
+            warning(server, "", &with_action(action, &format!("{what}: {named}{more}")));
         keep(&mut draft, &json!({"action": action.as_str(), "first_seen": names}));
         (!names.is_empty()).then_some(draft)
     });
     drafts.collect()
 }
 
-fn action_text(action: ChangeAction) -> &'static str {
+/// Adds the consequence to the description of a change. A quarantine comes first, because a long description may be cut.
+fn with_action(action: ChangeAction, change: &str) -> String {
     match action {
-        ChangeAction::Accept | ChangeAction::Warn => "accepted",
-        ChangeAction::Quarantine => {
-            "quarantined until an operator approves (mcpproxy tools diff, mcpproxy tools approve)"
-        }
+        ChangeAction::Accept | ChangeAction::Warn => format!("{change}; accepted"),
+        ChangeAction::Quarantine => format!(
+            "quarantined until an operator approves (mcpproxy tools diff, mcpproxy tools approve): {change}"
+        ),
     }
 }
 
@@ -286,8 +287,8 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             let difference = change.differences.iter().find(|difference| difference.tool == *tool);
             let hints = difference.and_then(|difference| difference.warning());
             let hints = hints.map(|hints| format!("; {hints}")).unwrap_or_default();
-            let (named, follows) = (named.join(", "), action_text(*action));
-            let text = format!("its definition changed ({grade}: {named}){hints}; {follows}");
+            let change = format!("its definition changed ({grade}: {}){hints}", named.join(", "));
+            let text = with_action(*action, &change);
             let mut draft = warning(server, tool, &text);
             let part = |it: &PartChange| json!({"part": it.part, "grade": it.grade, "why": it.why});
             let parts: Vec<Value> = parts.iter().map(part).collect();
@@ -302,8 +303,8 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             Some(draft)
         }
         PinEvent::HeldForFindings => {
-            let follows = action_text(ChangeAction::Quarantine);
-            let mut draft = warning(server, tool, &format!("scan findings; {follows}"));
+            let text = with_action(ChangeAction::Quarantine, "scan findings");
+            let mut draft = warning(server, tool, &text);
             keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str()}));
             Some(draft)
         }
@@ -320,8 +321,8 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
 
 /// Record of a tool that is quarantined because another node of the fleet quarantined its definition.
 pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
-    let follows = action_text(ChangeAction::Quarantine);
-    let text = format!("its definition is quarantined on another node of the fleet; {follows}");
+    let change = "its definition is quarantined on another node of the fleet";
+    let text = with_action(ChangeAction::Quarantine, change);
     let mut draft = warning(server, tool, &text);
     keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str(), "shared": true}));
     draft
