@@ -26,8 +26,8 @@ pub(super) use crate::args::filter_words::status_words;
 pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
-    PolicyExplain, RecordFilters, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd,
-    UpstreamCommand,
+    PolicyExplain, RecordFilters, StatusArgs, StdioArgs, TokenCommand, TokenCreate, TokenScope,
+    UpstreamAdd, UpstreamCommand,
 };
 
 /// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,
@@ -174,12 +174,14 @@ Examples:
   mcpproxy connect claude-code
   mcpproxy connect cursor --dry-run
   mcpproxy connect cursor --move --yes
+  mcpproxy connect cursor --server files --operation read
   mcpproxy connect vscode --undo
 
 The change is shown first. The rest of the file stays as it is, and a backup of the original is kept \
 beside it until --undo. Servers that the client would still reach without mcpproxy are offered for a move: they \
 are added to the config of mcpproxy, as by import, and then removed from the client. With require_mcp_auth the \
-entry contains an agent token of its own, which --undo revokes.")]
+entry contains an agent token of its own, which --undo revokes. --server, --tool, --operation and --expires limit \
+that token, also of a client that is connected already; its earlier token is then revoked.")]
     Connect(ConnectArgs),
     /// Serve MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
@@ -496,22 +498,29 @@ pub(super) fn color_of(typed: &[OsString]) -> ColorChoice {
 }
 
 /// Rewrites `--output FILE` after `activity export` to `--file FILE`, because everywhere else `--output` is the output
-/// format.
+/// format. A format stays one here, too.
 pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut before = [OsString::new(), OsString::new()];
-    let mut exports = false;
-    let rewrite = |word: OsString| {
-        exports |= before == ["activity", "export"];
-        before.rotate_left(1);
-        let [_, last] = &mut before;
-        last.clone_from(&word);
-        match word.to_str().and_then(|word| word.strip_prefix("--output")) {
-            Some("") if exports => "--file".into(),
-            Some(file) if exports && file.starts_with('=') => format!("--file{file}").into(),
-            Some(_) | None => word,
+    let mut typed: Vec<OsString> = typed.into_iter().collect();
+    let words: Vec<_> = typed.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let Some(export) = words.windows(2).position(|pair| pair == ["activity", "export"]) else {
+        return typed;
+    };
+    let is_format = |word: &&str| ["table", "json", "yaml"].contains(word);
+    let file_of = |at: usize, word: &str| match word.strip_prefix("--output")? {
+        "" if !words.get(at + 1).is_some_and(is_format) => Some("--file".to_owned()),
+        file => {
+            let file = file.strip_prefix('=').filter(|file| !is_format(file))?;
+            Some(format!("--file={file}"))
         }
     };
-    typed.into_iter().map(rewrite).collect()
+    let later = words.iter().enumerate().skip(export + 2);
+    let rewritten: Vec<_> = later.filter_map(|(at, word)| Some((at, file_of(at, word)?))).collect();
+    for (at, word) in rewritten {
+        if let Some(place) = typed.get_mut(at) {
+            *place = word.into();
+        }
+    }
+    typed
 }
 
 /// Inserts `--` before the command of `upstream add NAME COMMAND`, so that the command's options are not parsed as

@@ -70,7 +70,8 @@ impl Output {
         text: impl FnOnce(&Value) -> String,
     ) -> Result<(), CommandError> {
         match self.format {
-            Format::Json => write(self.json(json).as_bytes()),
+            Format::Json if self.terminal => write(laid_out(&self.json(json)).as_bytes()),
+            Format::Json => write(json.as_bytes()),
             Format::Yaml => write(self.yaml(&parse(json)?)?.as_bytes()),
             Format::Table => match text(&parse(json)?) {
                 shown if shown.is_empty() => Ok(()),
@@ -86,6 +87,17 @@ impl Output {
         }
         logging::print_line(message);
         String::new()
+    }
+
+    /// A table with the text around it. A program reads only rows, so in a pipe the text goes to stderr.
+    pub(super) fn with_notes(&self, before: &str, table: String, after: &str) -> String {
+        if self.view.width.is_some() || self.terminal {
+            return format!("{before}{table}{after}\n");
+        }
+        for note in [before, after] {
+            note.lines().filter(|line| !line.is_empty()).for_each(logging::print_line);
+        }
+        table
     }
 
     /// Prints a value that a program may need alone: in a pipe stdout gets only `value`, and stderr the `note`. A person gets
@@ -123,6 +135,47 @@ impl Output {
     pub(super) fn table(&self, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
         table::draw(columns, rows, self.view)
     }
+}
+
+/// Maximum number of levels of laid out JSON that are indented.
+const MAX_INDENT: usize = 32;
+
+/// JSON with a line per member and element. Names, texts and numbers keep their spelling.
+fn laid_out(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len() * 2);
+    let (mut depth, mut is_text, mut is_escaped) = (0_usize, false, false);
+    let line = |shown: &mut String, depth: usize| {
+        shown.push('\n');
+        shown.extend(std::iter::repeat_n("  ", depth.min(MAX_INDENT)));
+    };
+    for char in json.chars() {
+        if is_text {
+            shown.push(char);
+            is_text = is_escaped || char != '"';
+            is_escaped = !is_escaped && char == '\\';
+            continue;
+        }
+        let opens = matches!(char, '{' | '[');
+        match char {
+            ' ' | '\n' | '\r' | '\t' => continue,
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                // An empty object or list stays on its line.
+                if !shown.ends_with(['{', '[']) {
+                    line(&mut shown, depth);
+                }
+            }
+            _ if shown.ends_with(['{', '[']) || shown.ends_with(',') => line(&mut shown, depth),
+            _ => {}
+        }
+        shown.push(char);
+        depth += usize::from(opens);
+        is_text = char == '"';
+        if char == ':' {
+            shown.push(' ');
+        }
+    }
+    shown
 }
 
 /// Writes to stdout, ending with a newline. A closed pipe is not an error.
@@ -194,6 +247,9 @@ pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, Co
     Ok(answer.is_none_or(|answer| is_yes(&answer)))
 }
 
+/// Maximum number of times that the same question is asked.
+const MAX_QUESTIONS: usize = 3;
+
 /// Shows a preview of numbered items and asks which to choose: all, or some by their numbers, starting at 1. Returns
 /// their indexes; `yes` means all. A missing terminal is an error.
 pub(super) fn choose(
@@ -203,17 +259,19 @@ pub(super) fn choose(
     yes: bool,
 ) -> Result<Vec<usize>, CommandError> {
     let options = if count == 1 { "[y/N]" } else { "[y/N, or numbers such as 1,3-5]" };
-    let Some(answer) = ask(shown, &format!("{question} {options}"), yes)? else {
-        return Ok((0..count).collect());
-    };
-    match numbers(&answer, count) {
-        _ if is_yes(&answer) => Ok((0..count).collect()),
-        Some(chosen) => Ok(chosen),
-        None if answer.contains(|char: char| char.is_ascii_digit()) => {
-            Err(CommandError::usage(format!("the numbers go from 1 to {count}, such as 1,3-5")))
+    let (mut shown, mut question) = (shown, format!("{question} {options}"));
+    for _ in 0..MAX_QUESTIONS {
+        let Some(answer) = ask(shown, &question, yes)? else { return Ok((0..count).collect()) };
+        match numbers(&answer, count) {
+            _ if is_yes(&answer) => return Ok((0..count).collect()),
+            Some(chosen) => return Ok(chosen),
+            None if answer.contains(|char: char| char.is_ascii_digit()) => {}
+            None => return Ok(Vec::new()),
         }
-        None => Ok(Vec::new()),
+        (shown, question) =
+            ("", format!("The numbers go from 1 to {count}, such as 1,3-5. Which? {options}"));
     }
+    Err(CommandError::usage(format!("the numbers go from 1 to {count}, such as 1,3-5")))
 }
 
 /// Parses a list of numbers and ranges from 1 to `count` into indexes, in order; `None` if the text is not such a list.
@@ -265,6 +323,29 @@ pub(super) fn declined() -> Result<(), CommandError> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    #[test]
+    fn json_is_laid_out_and_keeps_its_spelling() {
+        let json = r#"{"a":1.0,"b": [ ],"c":[{"d":"x,{\"y\":[1]} \\"},2e5],"e":{}}"#;
+        let shown = laid_out(json);
+        let expected = [
+            "{",
+            r#"  "a": 1.0,"#,
+            r#"  "b": [],"#,
+            r#"  "c": ["#,
+            "    {",
+            r#"      "d": "x,{\"y\":[1]} \\""#,
+            "    },",
+            "    2e5",
+            "  ],",
+            r#"  "e": {}"#,
+            "}",
+        ];
+        assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
+        let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(parsed(&shown), parsed(json));
+        assert!(laid_out(&"[".repeat(100_000)).len() < 100_000 * (2 + 2 * MAX_INDENT));
+    }
     use unicode_width::UnicodeWidthStr;
 
     #[test]

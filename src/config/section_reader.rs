@@ -104,19 +104,40 @@ fn remove(value: &mut Value, steps: &[PathStep]) -> bool {
 
 /// Rewrites an error of serde: without the value, which may be secret, and with the type names of JSON.
 fn plain(error: &impl fmt::Display) -> String {
-    const NAMES: [(&str, &str); 7] = [
+    const NAMES: [(&str, &str); 6] = [
         ("expected a sequence", "expected an array"),
         ("expected a map", "expected an object"),
-        ("expected struct ", "expected an object: "),
         ("expected a boolean", "expected true or false"),
         ("expected u64", "expected a whole number of at least 0"),
         ("expected u32", "expected a whole number of at least 0"),
         ("expected usize", "expected a whole number of at least 0"),
     ];
-    let text = without_value(&error.to_string());
+    let text = suggesting(without_type(without_value(&error.to_string())));
     match NAMES.iter().find(|(serde_name, _)| text.contains(serde_name)) {
         Some((serde_name, plain)) => text.replacen(serde_name, plain, 1),
         None => text,
+    }
+}
+
+/// Replaces the name of a Rust type in serde's message about a wrong type.
+fn without_type(text: String) -> String {
+    const STRUCT: &str = "expected struct ";
+    let Some((before, after)) = text.split_once(STRUCT) else { return text };
+    let end = after.find(|char: char| !char.is_alphanumeric()).unwrap_or(after.len());
+    format!("{before}expected an object{}", after.get(end..).unwrap_or_default())
+}
+
+/// Adds the most similar of the expected words to serde's message about an unknown one.
+fn suggesting(text: String) -> String {
+    let words: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+    match words.split_first() {
+        Some((typed, known)) if text.contains("unknown variant `") => {
+            match nearest(typed, known.iter().copied()) {
+                Some(meant) => format!("{text}: did you mean `{meant}`?"),
+                None => text,
+            }
+        }
+        _ => text,
     }
 }
 

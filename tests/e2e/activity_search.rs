@@ -69,3 +69,46 @@ fn act_5_text_search_with_a_token_skips_records_of_other_principals() {
     let ours = proxy.request("GET", "/api/v1/activity?text=Stra%C3%9Fe", &key, b"");
     assert!(!ours.json()["data"]["activities"].as_array().unwrap().is_empty());
 }
+
+#[test]
+fn cli_2_reasons_of_rows_do_not_depend_on_the_limit_or_the_filters() {
+    let mut server = stub_stdio(&[]);
+    server["capabilities"] = json!({"no_hints": {"approval": "required"}});
+    let proxy = Proxy::with(json!({"mcpServers": {"s": server}, "approval": {"timeout": "1s"}}));
+    let key = [("X-API-Key", API_KEY)];
+    let body = br#"{"name": "ci", "operations": ["read"]}"#;
+    let token = proxy.request("POST", "/api/v1/tokens", &key, body).json()["data"]["token"].clone();
+    let key = [("X-API-Key", token.as_str().unwrap())];
+    // Equal calls would share a record.
+    let operations = ["read", "write", "destructive"];
+    for (operation, tool) in operations.iter().flat_map(|it| [(it, "delete"), (it, "write")]) {
+        let arguments = json!({"name": format!("s:{tool}_item"), "args": {},
+            "intent": {"operation_type": operation}});
+        let body = json!({"tool_name": format!("call_tool_{operation}"), "arguments": arguments});
+        let refused =
+            proxy.request("POST", "/api/v1/tools/call", &key, body.to_string().as_bytes());
+        assert_ne!(refused.status, 200, "{}", refused.text());
+    }
+    // Nobody approves it. Its approval has no row of its own.
+    proxy.client().call("write", "s:no_hints", json!({}));
+    let rows = |more: &[&str]| {
+        let listed = proxy.cli(&[&["activity", "list"][..], more].concat());
+        // The widths of columns depend on the rows.
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        listed.stdout.lines().skip(1).map(words).collect::<Vec<_>>()
+    };
+    let all = rows(&["--type", "tool_call,policy_decision"]);
+    assert_eq!(all.len(), 7, "{all:?}");
+    assert!(all.iter().any(|row| row.contains("not found; blocked: ")), "{all:?}");
+    for filter in [&["--status", "refused"][..], &["--type", "tool_call"], &[]] {
+        for limit in ["1", "2", "3", "4", "5", "6", "7"] {
+            let shown = rows(&[filter, &["-n", limit]].concat());
+            let calls: Vec<_> = shown.iter().filter(|row| row.contains("tool_call")).collect();
+            assert_eq!(
+                calls,
+                all.iter().take(calls.len()).collect::<Vec<_>>(),
+                "{filter:?} {limit}"
+            );
+        }
+    }
+}

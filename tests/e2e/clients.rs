@@ -526,6 +526,19 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("is connected"));
     assert_ne!(entry(), token);
     assert_eq!(tokens(), ["connect-cursor"]);
+    // A limited one replaces it, and a renewal keeps the limits.
+    let token = entry();
+    let unknown = home.run(&["connect", "cursor", "--server", "nobody", "--yes"]);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.stdout);
+    assert_eq!(entry(), token);
+    done(&home.run(&["connect", "cursor", "--operation", "read", "--expires", "30d", "--yes"]));
+    assert_ne!(entry(), token);
+    done(&home.run(&["token", "rotate", "connect-cursor"]));
+    done(&home.run(&["connect", "cursor", "--yes"]));
+    let list: Value = serde_json::from_str(done(&home.run(&["token", "list", "--json"]))).unwrap();
+    let [limited] = &list["tokens"].as_array().unwrap()[..] else { panic!("{list}") };
+    assert_eq!(limited["operations"], json!(["read"]));
+    assert!(limited["expires"].is_string(), "{limited}");
     let undone = home.run(&["connect", "cursor", "--undo", "--yes"]);
     assert!(done(&undone).contains("Token 'connect-cursor' has been revoked."));
     assert_eq!(home.text(file), before);
@@ -538,6 +551,20 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     let output = home.run(&["connect", "cursor", "--undo", "--yes"]);
     assert!(done(&output).contains("Token 'connect-cursor' has been revoked"), "{}", output.stdout);
     assert!(tokens().is_empty());
+}
+
+#[test]
+fn entry_without_a_token_cannot_be_limited() {
+    let home = Home::new();
+    home.put(CONFIG, &json!({"api_key": "0123456789abcdef0123456789abcdef-key"}).to_string());
+    for (client, step) in
+        [("cursor", "\"require_mcp_auth\": true"), ("claude-desktop", "it starts a command")]
+    {
+        let refused = home.run(&["connect", client, "--operation", "read", "--yes"]);
+        assert_eq!(refused.code, Some(2), "{}", refused.stdout);
+        assert!(refused.stderr.contains(step), "{}", refused.stderr);
+    }
+    assert!(!home.path(".cursor/mcp.json").exists());
 }
 
 #[test]

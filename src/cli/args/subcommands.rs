@@ -229,8 +229,10 @@ pub(crate) struct ConnectArgs {
     #[arg(long = "move", conflicts_with = "undo")]
     pub(crate) moves: bool,
     /// Remove the entry of mcpproxy, and restore the client's file if it is otherwise unchanged
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["servers", "tools", "operations", "expires"])]
     pub(crate) undo: bool,
+    #[command(flatten)]
+    pub(crate) scope: TokenScope,
     /// Show what would be written without writing it
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -412,6 +414,13 @@ pub(crate) struct TokenCreate {
     /// Name of the token; activity records show it as token:NAME
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) scope: TokenScope,
+}
+
+/// Restrictions of an agent token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct TokenScope {
     /// Limit the token to this server; repeatable
     #[arg(long = "server", value_name = "SERVER")]
     pub(crate) servers: Vec<String>,
@@ -760,7 +769,7 @@ impl ActivityExport {
 pub(crate) struct ActivityList {
     #[command(flatten)]
     pub(crate) filters: ActivityFilters,
-    /// Show only records whose stored text contains this: names, reason, arguments, result (as -o json shows them)
+    /// Show only records that contain this in their JSON: names, reason, arguments or result, in any case
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// Maximum number of records, up to 10000

@@ -14,7 +14,7 @@ pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
-use crate::table::{CellWidths, Column, PROGRAM_CHARS, TableLayout};
+use crate::table::{Cell, CellWidths, Column, PROGRAM_CHARS, TableLayout};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output};
 use futures_util::TryStreamExt;
@@ -168,14 +168,14 @@ async fn rows(
     }
 }
 
-/// Adds the decisions and approvals about the first `limit` records that the filters excluded, so that the reason of a row does
-/// not depend on the filters.
+/// Adds the decisions and approvals about the first `limit` rows that the filters excluded, so that the reason of a row depends
+/// neither on the filters nor on the limit.
 async fn with_related(found: &str, limit: u32, backend: &Backend) -> Result<String, CommandError> {
     let mut found = output::parse(found)?;
     let records = list(&found, "/activities");
     let mut listed: HashSet<_> = records.iter().map(|it| text(it, "/id").into_owned()).collect();
     let mut related = Vec::new();
-    for record in records.iter().take(limit as usize) {
+    for (record, _) in folded(&found).into_iter().take(limit as usize) {
         for about in show::about(record, backend).await? {
             if listed.insert(text(&about, "/id").into_owned()) {
                 related.push(about);
@@ -201,8 +201,16 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let count = rows.len();
     let types: HashSet<_> = rows.iter().map(|(record, _)| text(record, "/type")).collect();
     let columns = style.columns(types.len() == 1);
-    let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded));
-    let mut table = output.table(&columns, rows.collect());
+    let columns = match types.len() {
+        1 => Column::with_optional(columns, "TYPE"),
+        _ => columns,
+    };
+    let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded)).collect();
+    let (columns, rows) = match output.view.width {
+        Some(_) => without_empty(columns, rows),
+        None => (columns, rows),
+    };
+    let mut table = output.table(&columns, rows);
     if is_more {
         let note = format!("({} shown, more available: use -n)", counted(count, "row"));
         match output.view.width {
@@ -213,6 +221,20 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     }
     table.push_str(&lacking(found));
     table
+}
+
+/// Removes the columns without any text, such as the intents of changes of servers.
+fn without_empty(columns: Vec<Column>, rows: Vec<Vec<Cell>>) -> (Vec<Column>, Vec<Vec<Cell>>) {
+    let has_text =
+        |at: usize| rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.text.is_empty()));
+    let kept: Vec<_> = (0..columns.len()).filter(|at| has_text(*at)).collect();
+    let of_kept = |row: Vec<Cell>| {
+        let cells = row.into_iter().enumerate().filter(|(at, _)| kept.contains(at));
+        cells.map(|(_, cell)| cell).collect()
+    };
+    let columns = columns.into_iter().enumerate().filter(|(at, _)| kept.contains(at));
+    let columns = columns.map(|(_, column)| column).collect();
+    (columns, rows.into_iter().map(of_kept).collect())
 }
 
 /// Returns one line per fleet node with missing records; empty if none are missing.

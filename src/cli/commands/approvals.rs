@@ -3,11 +3,11 @@
 use crate::args::ApprovalsCommand;
 use crate::backend::{Backend, target};
 use crate::error::CommandError;
-use crate::format::{Times, list, text};
-use crate::hints;
+use crate::format::{Times, counted, list, text};
 use crate::output::{Output, Paragraph, parse};
 use crate::table::{Cell, Column, Fit, cell, whole_cell, wrapped_cell};
 use crate::terminal_safe::line;
+use crate::{hints, logging};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -233,7 +233,11 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
     for unseen in list(all, "/unseen") {
         let _ = writeln!(drawn, "Not included: {}", line(&text(unseen, "/why")));
     }
-    if !standing.is_empty() {
+    if !standing.is_empty() && !for_people {
+        // A program that denies each listed id must not revoke these.
+        let note = counted(standing.len(), "standing approval");
+        logging::print_line(format_args!("{note} not listed: -o json has all"));
+    } else if !standing.is_empty() {
         drawn += "\nStanding approvals, for any arguments (`approvals deny ID` revokes one):\n";
         drawn += &output.table(&columns(&STANDING), standing);
     }

@@ -4,7 +4,7 @@
 //! A backup of the original file allows `--undo` to restore it byte for byte if the file was not changed otherwise. If
 //! it was, only mcpproxy's entry is removed, and the backup is kept if it has servers that the file lacks.
 
-use crate::args::{ConnectArgs, Global};
+use crate::args::{ConnectArgs, Global, TokenScope};
 use crate::clients::backup::{back_up, backup, earlier, read, set_aside};
 use crate::clients::file::{ClientText, Syntax, is_connection_key};
 use crate::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
@@ -138,7 +138,18 @@ fn connect(
     let failed = |why: &dyn std::fmt::Display| CommandError::failed(format!("{file}: {why}"));
     let before = read(path)?;
     let carries_token = loaded.config.require_mcp_auth && entry.is_remote(client);
-    let token_in = |text: &str| match carries_token {
+    let is_limited = flags.scope != TokenScope::default();
+    if is_limited && !carries_token {
+        let why = "only a token can be limited, and this entry has none";
+        let step = match entry.is_remote(client) {
+            true => "set \"require_mcp_auth\": true in the config first",
+            false => "it starts a command, whose calls are anonymous",
+        };
+        return Err(CommandError::usage(format!("{why}: {step}")));
+    }
+    token::check_scope(&loaded.config, &flags.scope)?;
+    // A token with other restrictions replaces the present one.
+    let token_in = |text: &str| match carries_token && !is_limited {
         true => token_in(text, client, loaded),
         false => Ok(None),
     };
@@ -233,7 +244,9 @@ fn connect(
         if carries_token && token.is_none() {
             let made = match minted.take() {
                 Some(made) if is_valid(&made, client, loaded).map_err(message)? => made,
-                Some(_) | None => token::mint(loaded, &token_name(client)).map_err(message)?,
+                Some(_) | None => {
+                    token::mint(loaded, &token_name(client), &flags.scope).map_err(message)?
+                }
             };
             token = minted.insert(made).clone().into();
         }
@@ -266,8 +279,11 @@ fn connect(
         add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
         if carries_token {
             let name = token_name(client);
-            let note =
-                format!("\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it.");
+            let word = client.word();
+            let note = format!(
+                "\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it, and `mcpproxy connect {word} --operation \
+                 read` replaces it by one that can only read."
+            );
             message += &hints::commands(&note);
         }
         let permissions = known.permissions.map(|place| {

@@ -194,13 +194,24 @@ pub(super) async fn explain(
     let response = backend.post("/api/v1/policy/explain", body).await;
     let response = response.map_err(CommandError::of_flags);
     let response = suggesting(response, backend, Vocabulary::Tools, &flags.tool).await?;
-    output.print(response.json()?, |explanation| draw_explanation(explanation, output))?;
+    let has_arguments = arguments.raw().get() != NO_ARGUMENTS;
+    output.print(response.json()?, |explanation| {
+        let drawn = draw_explanation(explanation, output);
+        let is_error = |rule: &Value| text(rule, "/outcome") == "error";
+        match !has_arguments && list(explanation, "/rules").iter().any(is_error) {
+            true => format!("{drawn}A rule may read arguments: --args evaluates it for a call.\n"),
+            false => drawn,
+        }
+    })?;
     let Some(token) = flags.principal.strip_prefix("token:") else { return Ok(()) };
     match unknown_token(token, names(backend, "tokens").await) {
         Some(text) => Err(CommandError::failed(format!("there is {text}"))),
         None => Ok(()),
     }
 }
+
+/// Arguments of a call without arguments.
+const NO_ARGUMENTS: &str = "{}";
 
 fn draw_explanation(explanation: &Value, output: &Output) -> String {
     let [decision, action] = ["/decision", "/action"].map(|at| text(explanation, at));
@@ -573,7 +584,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     let columns = Column::with_repeated(Column::with_repeated(columns, "PRINCIPAL"), "EXPECTED");
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
-    format!("{table}{passed} passed, {failed} failed\n")
+    output.with_notes("", table, &format!("{passed} passed, {failed} failed"))
 }
 
 /// Counters in the order of the columns.
@@ -679,7 +690,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         (UNDECIDABLE, if is_decided { Fit::Rank(5) } else { Fit::Rank(2) }),
         ("RULES", Fit::Below),
     ]);
-    let columns = Column::with_servers(columns, "TOOL");
+    let columns = Column::with_servers(Column::with_repeated(columns, "TOOL"), "TOOL");
+    let columns = Column::with_repeated(columns, "PRINCIPAL");
     let columns = Column::with_numbers(columns, &["CALLS", "REFUSED", "ALLOWED", UNDECIDABLE]);
     let columns = match is_decided {
         true => Column::with_optional(columns, UNDECIDABLE),
@@ -707,7 +719,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
     );
     let total = Paragraph::new(output.view.width).text(&total);
     let heading = Paragraph::new(output.view.width).text(COMPARED);
-    format!("{heading}\n\n{table}{more}{same}{total}\n")
+    let heading = if any { format!("{heading}\n\n") } else { String::new() };
+    output.with_notes(&heading, table, &format!("{more}{same}{total}"))
 }
 
 /// Whether the new rules decide any call of a row differently, or may do so.
@@ -853,7 +866,7 @@ mod tests {
         ];
         crate::output::tests::fits(|output| draw_replay(&some, output), &keeps);
         let none = report(vec![row("m:read", 0)]);
-        let keeps = ["now:\n\n1 tool and principal: unchanged\n"];
+        let keeps = ["1 tool and principal: unchanged\n"];
         crate::output::tests::fits(|output| draw_replay(&none, output), &keeps);
     }
 

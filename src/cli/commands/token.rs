@@ -3,7 +3,7 @@
 //! Changes go through the running proxy, which applies them immediately. If none runs, the token file in the data
 //! directory is changed.
 
-use crate::args::{Global, TokenCommand, TokenCreate};
+use crate::args::{Global, TokenCommand, TokenCreate, TokenScope};
 use crate::backend::{Backend, target};
 use crate::commands::tool_names::StoredTools;
 use crate::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
@@ -70,8 +70,7 @@ pub(super) fn run(
         Err(failure) => return Err(failure),
     };
     if let TokenCommand::Create(flags) = &command {
-        only_known_servers(&loaded.config, &flags.servers)?;
-        warn_of_unknown_tools(&loaded.config, flags);
+        check_scope(&loaded.config, &flags.scope)?;
     }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
@@ -88,6 +87,13 @@ pub(super) fn run(
             output.print_value(&json, (&secret, &note), shown)
         }
     }
+}
+
+/// Checks that the servers of a new token exist, and warns about tools that do not.
+pub(super) fn check_scope(config: &Config, scope: &TokenScope) -> Result<(), CommandError> {
+    only_known_servers(config, &scope.servers)?;
+    warn_of_unknown_tools(config, scope);
+    Ok(())
 }
 
 /// Checks that the config has all servers of a new token: a misspelled name would leave a valid token without access.
@@ -107,29 +113,32 @@ fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), Command
 }
 
 /// Warns about tools of a new token that their server does not have, or that belong to no server.
-fn warn_of_unknown_tools(config: &Config, TokenCreate { servers, tools, .. }: &TokenCreate) {
+fn warn_of_unknown_tools(config: &Config, TokenScope { servers, tools, .. }: &TokenScope) {
     let mut stored = StoredTools::new(config);
     for why in tools.iter().filter_map(|typed| stored.unmatched_of_token(typed, servers)) {
         logging::print_line(format_args!("warning: {why}"));
     }
 }
 
-/// Creates an unrestricted agent token, or rotates it if it exists. Returns the secret.
-pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> {
+/// Creates an agent token, and returns its secret. A token that exists is rotated if the new one has no restrictions, so that
+/// it keeps its own, and replaced otherwise.
+pub(super) fn mint(
+    loaded: &Loaded,
+    name: &str,
+    scope: &TokenScope,
+) -> Result<String, CommandError> {
     let rotate = || change(loaded, TokenCommand::Rotate { name: name.to_owned() });
+    let keeps = *scope == TokenScope::default();
+    if !keeps {
+        revoke(loaded, name)?;
+    }
     let made = match exists(loaded, name)? {
         true => rotate()?,
         false => {
-            let create = TokenCreate {
-                name: name.to_owned(),
-                servers: Vec::new(),
-                tools: Vec::new(),
-                operations: Vec::new(),
-                expires: None,
-            };
+            let create = TokenCreate { name: name.to_owned(), scope: scope.clone() };
             match change(loaded, TokenCommand::Create(create)) {
                 // Another process has created it in the meantime.
-                Err(_) if exists(loaded, name)? => rotate()?,
+                Err(_) if keeps && exists(loaded, name)? => rotate()?,
                 made => made?,
             }
         }
@@ -217,7 +226,10 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
             | TokenChangeError::Full
             | TokenChangeError::File(_) => String::new(),
         };
-        let message = format!("{error}{suggestion}");
+        let message = match &error {
+            TokenChangeError::Expires => "--expires must be from 1 second to 10 years".to_owned(),
+            error => format!("{error}{suggestion}"),
+        };
         match error.is_about_input() {
             true => CommandError::usage(message),
             false => CommandError::failed(message),
@@ -227,7 +239,7 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
 }
 
 fn new(flags: TokenCreate) -> NewAgentToken {
-    let TokenCreate { name, servers, tools, operations, expires } = flags;
+    let TokenCreate { name, scope: TokenScope { servers, tools, operations, expires } } = flags;
     let operations = operations.iter().filter_map(|word| Operation::from_word(word)).collect();
     let expires_in = expires.map(|expires| expires.as_secs());
     NewAgentToken { name, servers, tools, operations, expires_in }
@@ -238,7 +250,9 @@ fn table(response: &Value, output: &Output) -> String {
     let words = |token: &Value, column: &str| match token.pointer(column) {
         Some(Value::Array(words)) if words.is_empty() => ALL.to_owned(),
         Some(Value::Array(words)) => {
-            words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+            // In a pipe, blanks separate columns.
+            let between = if output.view.width.is_some() { ", " } else { "," };
+            words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(between)
         }
         Some(Value::Null) | None => "never".to_owned(),
         Some(_) if column == "/expires" => {

@@ -227,7 +227,8 @@ fn show(data: &Value, width: Option<usize>) -> String {
     for (label, pointer) in [("Input schema", "/inputSchema"), ("Output schema", "/outputSchema")] {
         if let Some(schema) = tool.pointer(pointer) {
             let pretty = serde_json::to_string_pretty(schema).unwrap_or_default();
-            let below = Paragraph::new(width).indented(2);
+            // Not wrapped, so that it can be copied as JSON.
+            let below = Paragraph::new(None).indented(2);
             let _ = writeln!(shown, "\n{label}\n{}", below.block(&pretty));
         }
     }

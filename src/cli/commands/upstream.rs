@@ -10,7 +10,8 @@ use crate::commands::policy::seen_tools;
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
 use crate::format::{
-    TimeStyle, Times, fold_repeats, list, list_notes, nonconforming, second_connection, text,
+    RepeatedLines, TimeStyle, Times, counted, fold_repeats, list, list_notes, nonconforming,
+    second_connection, text,
 };
 use crate::output::{Output, Paragraph, confirm, declined, of_state};
 use crate::running_proxy::ReloadReport;
@@ -45,6 +46,9 @@ use unicode_width::UnicodeWidthStr as _;
 
 /// Maximum wait for a restarted server.
 const RESTART_LIMIT: Duration = Duration::from_secs(45);
+
+/// Options of `upstream add` that hardly any server has.
+const OWN_OPTIONS: [&str; 3] = ["--disabled", "--no-check", "--replace"];
 
 /// Indentation of notes below the list.
 const NOTE_INDENT: usize = 2;
@@ -147,6 +151,14 @@ fn refused(server: &Value) -> String {
     }
 }
 
+/// States how many tools of a server are in quarantine, and what to do; `None` if there are none.
+fn in_quarantine(server: &Value) -> Option<String> {
+    let held = server.pointer("/quarantined").and_then(Value::as_u64).filter(|held| *held > 0)?;
+    let name = text(server, "/name");
+    let held = counted(held, "tool");
+    Some(format!("{held} in quarantine (mcpproxy tools diff {})", argument(&name)))
+}
+
 fn table(servers: &Value, output: &Output) -> String {
     let all = list(servers, "/servers");
     let for_people = output.view.width.is_some();
@@ -155,7 +167,10 @@ fn table(servers: &Value, output: &Output) -> String {
     let is_shown = |at: &str| {
         let is_needless = |server: &Value| match (at, &*text(server, at)) {
             (REFUSED, _) => server.pointer("/calls").is_none(),
-            ("/quarantined", "0") | (_, "") => true,
+            // Among the reasons.
+            ("/quarantined", _) => true,
+            ("/reason", _) if in_quarantine(server).is_some() => false,
+            (_, "") => true,
             ("/reason", reason) => {
                 (none_runs && reason == NONE_RUNS) || text(server, "/state") == "disabled"
             }
@@ -170,7 +185,12 @@ fn table(servers: &Value, output: &Output) -> String {
             at => text(server, at),
         };
         let state = text(server, "/state");
+        let held = in_quarantine(server).filter(|_| for_people);
         let value = match (at, &*value) {
+            ("/reason", "" | NONE_RUNS) if held.is_some() => held.unwrap_or_default().into(),
+            ("/reason", reason) if held.is_some() => {
+                format!("{reason}; {}", held.unwrap_or_default()).into()
+            }
             (_, NONE_RUNS) if none_runs => "".into(),
             ("/reason", _) if for_people && state == "disabled" => "".into(),
             // Its tools are not known.
@@ -281,6 +301,11 @@ pub(super) fn add(
              `mcpproxy upstream add {0} URL`",
             quoted(name).unwrap_or_else(|| name.into())
         )));
+    }
+    if let Some(own) = flags.command.iter().find(|word| OWN_OPTIONS.contains(&word.as_str())) {
+        logging::print_line(format_args!(
+            "warning: {own} is passed to the command: options of mcpproxy stand before it"
+        ));
     }
     let members = members(flags);
     let is_taken = names(&loaded.config).any(|known| known == name);
@@ -654,12 +679,14 @@ pub(super) fn logs(
 fn folded(lines: &[Value], times: &Times, width: Option<usize>) -> String {
     let keys: Vec<_> = lines.iter().map(|it| text(it, "/line")).collect();
     let mut drawn = String::new();
-    for block in fold_repeats(&keys) {
-        for entry in lines.get(block.lines).unwrap_or_default() {
+    for RepeatedLines { lines: last, count } in fold_repeats(&keys) {
+        let first = last.end - last.len() * count;
+        for entry in lines.get(last).unwrap_or_default() {
             drawn += &(shown(entry, times, width) + "\n");
         }
-        if block.count > 1 {
-            drawn += &format!("(repeated {} times)\n", block.count);
+        if let Some(first) = lines.get(first).filter(|_| count > 1) {
+            let since = times.exact_text(&text(first, "/time"));
+            drawn += &format!("({count} times, first at {since})\n");
         }
     }
     drawn
@@ -787,11 +814,22 @@ mod tests {
                     "quarantined": 0, "calls": {"total": 7, "error": 1}, "reason": reason})
             };
             let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
+            let mut held = server("held", "connected", "");
+            held["quarantined"] = json!(3);
             let servers = json!({"servers": [
-                server(&name, "connected", ""), server("gone", "failed", &why),
+                held, server(&name, "connected", ""), server("gone", "failed", &why),
                 server("ended", "failed", "no key (the process ended with exit status: 1)"),
             ]});
-            let keeps = ["STATE", "connected", "failed", "gone", "'/a-folder", "was", "no key"];
+            let keeps = [
+                "STATE",
+                "connected",
+                "failed",
+                "gone",
+                "'/a-folder",
+                "was",
+                "no key",
+                "3 tools in quarantine",
+            ];
             fits(|output| table(&servers, output), &keeps);
         }
     }
@@ -823,7 +861,9 @@ mod tests {
         let times = Times::new(Some(TimeStyle::Utc), false);
         let drawn = folded(&lines, &times, Some(80));
         assert!(
-            drawn.ends_with("2026-01-02T03:04:02.000Z  KeyError\n(repeated 2 times)\n"),
+            drawn.ends_with(
+                "2026-01-02T03:04:02.000Z  KeyError\n(2 times, first at 2026-01-02T03:04:01.000Z)\n"
+            ),
             "{drawn}"
         );
         assert_eq!(drawn.matches("Traceback").count(), 1, "{drawn}");

@@ -89,6 +89,9 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
                     status.iter().map(|it| it.to_string()).chain(first).collect();
                 named.text(&qualifiers)
             }
+            (None, Some(status)) if is_for_people && reason == UNMARKED => {
+                format!("{status}: not marked read-only")
+            }
             (None, Some(status)) => format!("{status}: {subject}{reason}"),
             (None, None) if reason.starts_with(MISFITS_ALONE) => format!("arguments {reason}"),
             (None, None) => format!("{subject}{reason}"),
@@ -108,6 +111,9 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     }
 }
 
+/// Words of the warning about a read of a tool without annotations, after the tool. `activity show` has all of it.
+const UNMARKED: &str =
+    "is not marked read-only and was called by call_tool_read, call_tool_write is recommended";
 /// Words of the refusal of arguments, after the tool.
 const MISFITS: &str = "' do not fit: ";
 /// Beginning of the refusal of arguments without its tool.

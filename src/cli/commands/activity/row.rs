@@ -73,7 +73,7 @@ impl RowStyle {
 
     /// Columns of `activity list`. The time is the storage time of the record, which determines the order of the list;
     /// `activity show` has the start of the call. For people the tool includes the server, and a type that all records
-    /// share (`has_one_type`) is the first column to be dropped, without a note.
+    /// share (`has_one_type`) is the first column to be dropped.
     pub(super) fn columns(&self, has_one_type: bool) -> Vec<Column> {
         let time = self.times.header("AGE", "TIME");
         match self.reader {
@@ -92,10 +92,6 @@ impl RowStyle {
                 let columns = Column::with_servers(columns, "TOOL");
                 let columns = Column::with_repeated(columns, "PRINCIPAL");
                 let columns = Column::with_words(columns, "TYPE");
-                let columns = match has_one_type {
-                    true => Column::with_optional(columns, "TYPE"),
-                    false => columns,
-                };
                 Column::with_numbers(columns, &["ID", "DURATION"])
             }
             Reader::Program => {
@@ -183,7 +179,7 @@ impl RowStyle {
                 match &*text(record, "/type") {
                     // Otherwise the text says so.
                     "approval" if !["appro", "denied"].iter().any(|it| reason.starts_with(it)) => {
-                        format!("approval {reason}")
+                        format!("approval: {reason}")
                     }
                     _ => reason,
                 }
@@ -416,6 +412,13 @@ pub(super) mod tests {
             "metadata": {"reason": "Tool 'github:delete_repo' is not marked read-only"}});
         let shown = reasons(Reader::Person, "", &[&decision, &decision]);
         assert_eq!(shown, "warning: the tool is not marked read-only");
+        let unmarked = "is not marked read-only and was called by call_tool_read, call_tool_write \
+                        is recommended";
+        let decision_of =
+            |reason: String| json!({"status": "warning", "metadata": {"reason": reason}});
+        let whole = decision_of(format!("Tool 'github:delete_repo' {unmarked}"));
+        let shown = reasons(Reader::Person, "", &[&whole]);
+        assert_eq!(shown, "warning: not marked read-only");
         let error = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
         let shown = reasons(Reader::Person, error, &[&decision]);
         assert_eq!(shown, "is not marked read-only, use call_tool_write");

@@ -354,6 +354,12 @@ enum Names {
 /// Maximum nesting that is expanded into lines; deeper values are shown as JSON.
 const SHOWN_DEPTH: usize = 2;
 
+/// Whether a text looks like a JSON number, `true`, `false` or `null`.
+fn is_like_a_literal(text: &str) -> bool {
+    let parsed = serde_json::from_str(text);
+    parsed.is_ok_and(|it| matches!(it, Value::Null | Value::Bool(_) | Value::Number(_)))
+}
+
 fn field(
     shown: &mut String,
     (name, names): (&str, Names),
@@ -382,10 +388,14 @@ fn field(
             };
             return members.iter().for_each(member);
         }
+        // Tells an argument that is a text from a number.
+        Value::String(text) if names == Names::Foreign && is_like_a_literal(text) => {
+            writeln!(shown, "{}", values.labeled(&label, &value.to_string()))
+        }
         Value::String(text) => writeln!(shown, "{}", values.labeled(&label, text)),
         Value::Array(items) if items.iter().any(Value::is_object) => {
             let _ = writeln!(shown, "{label}");
-            let within = format!("{:indent$}", "", indent = (depth + 1) * 2);
+            let within = format!("{:indent$}-", "", indent = (depth + 1) * 2);
             let item =
                 |item: &Value| writeln!(shown, "{}", values.labeled(&within, &item.to_string()));
             return items.iter().map(item).for_each(drop);
@@ -424,6 +434,19 @@ mod tests {
         assert!(!whole.contains("repo path"), "{whole}");
         let narrow = render(&record, &[], &times, Some(80));
         assert!(narrow.lines().any(|line| line.ends_with(&"5f".repeat(32))), "{narrow}");
+    }
+
+    #[test]
+    fn cli_2_show_tells_texts_and_lists_of_arguments_from_other_values() {
+        let mut record = record();
+        record["arguments"] = json!({"text": "4711", "number": 1, "word": "x", "list": [{"a": 1}]});
+        let shown = utc(&record);
+        let row = |start: &str| shown.lines().find(|line| line.trim_start().starts_with(start));
+        for (start, end) in
+            [("text", " \"4711\""), ("number", " 1"), ("word", " x"), ("- ", "{\"a\":1}")]
+        {
+            assert!(row(start).is_some_and(|line| line.ends_with(end)), "{start}: {shown}");
+        }
     }
 
     #[test]

@@ -12,9 +12,11 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Types other than decisions, as a value of the filter by type.
+/// Types that a status selects, as a value of the filter by type: no decisions, whose calls have the status, and no changes of
+/// the config.
 static CALLS: LazyLock<String> = LazyLock::new(|| {
-    let types = Type::ALL.iter().filter(|it| **it != Type::PolicyDecision);
+    let types = Type::ALL.iter();
+    let types = types.filter(|it| !matches!(it, Type::PolicyDecision | Type::ConfigChange));
     types.map(|it| it.as_str()).collect::<Vec<_>>().join(",")
 });
 
