@@ -208,15 +208,19 @@ pub struct Listing {
     pub next_cursor: Option<Id>,
 }
 
-/// Full-text search pattern, matched anywhere in a record: names, ids, error, intent, arguments, response,
-/// metadata.
+/// Full-text search pattern, matched anywhere in a record: names (also as `server:tool`), ids, error, intent, arguments,
+/// response, metadata.
 /// ASCII case is ignored; other characters match as written, in all lower case or in all upper case.
 ///
 /// Arguments and responses are stored as the JSON that was sent, which can spell a text verbatim, with escapes such as
 /// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched in one pass over the bytes, so that no
 /// record is parsed.
 #[derive(Clone, Debug)]
-pub struct SearchText(AhoCorasick);
+pub struct SearchText {
+    spellings: AhoCorasick,
+    /// Whether the text may be a part of `server:tool`, which records keep apart.
+    has_colon: bool,
+}
 
 impl SearchText {
     /// Compiles a non-empty text; fails if it is too long.
@@ -227,8 +231,8 @@ impl SearchText {
             [text, escaped, ascii]
         });
         let spellings: BTreeSet<String> = spellings.collect();
-        let found = AhoCorasick::builder().ascii_case_insensitive(true).build(spellings)?;
-        Ok(Self(found))
+        let spellings = AhoCorasick::builder().ascii_case_insensitive(true).build(spellings)?;
+        Ok(Self { spellings, has_colon: text.contains(':') })
     }
 
     /// Whether the text occurs anywhere in the record.
@@ -255,9 +259,12 @@ impl SearchText {
                 [arguments, response, metadata].map(|payload| payload.bytes())
             });
         let mut all = texts.into_iter().map(str::as_bytes);
-        all.any(|text| self.0.is_match(text))
-            || self.0.is_match(head.intent.bytes())
-            || payloads.into_iter().any(|payload| self.0.is_match(payload))
+        let is_name =
+            || self.has_colon && self.spellings.is_match(&format!("{}:{}", head.server, head.tool));
+        all.any(|text| self.spellings.is_match(text))
+            || is_name()
+            || self.spellings.is_match(head.intent.bytes())
+            || payloads.into_iter().any(|payload| self.spellings.is_match(payload))
     }
 }
 

@@ -205,7 +205,7 @@ const MEANT_COMMANDS: &[(&str, &[&str], &str)] = &[
     ("activity", &["get", "describe"], "activity show"),
     ("tools", &["get", "describe", "info"], "tools show"),
     ("approvals", &["get", "describe"], "approvals show"),
-    ("upstream", &["show", "get", "describe", "info", "status"], "upstream list"),
+    ("upstream", &["get", "describe", "info", "status"], "upstream show"),
     ("token", &["show", "get"], "token list"),
     ("policy", &["list", "show"], "policy check"),
     ("activity", &["search"], "activity list --text"),

@@ -41,15 +41,46 @@ fn act_5_text_search_matches_anywhere_in_a_record_and_pages_return_each_match_on
     assert_eq!(seen.len(), 7, "{seen:?}");
     assert!(seen.is_sorted_by(|one, other| one > other), "{seen:?}");
     assert_eq!(found(&proxy, "text=nowhere+to+be+found")["activities"], json!([]));
+    let named = found(&proxy, "text=S:Read_Item&type=tool_call");
+    assert_eq!(named["activities"].as_array().unwrap().len(), 7, "{named}");
+    proxy.client().read("s:echo", json!({"wait_ms": 300}));
+    let slow = found(&proxy, "min_duration_ms=300");
+    let [call] = &slow["activities"].as_array().unwrap()[..] else { panic!("{slow}") };
+    assert_eq!((&call["tool_name"], slow.get("next_cursor")), (&json!("echo"), None));
+    let listed = proxy.cli(&["activity", "list", "--slower-than", "300ms"]);
+    assert_eq!(listed.stdout.lines().count(), 2, "{}", listed.stdout);
+    let exported = proxy.get("/api/v1/activity/export?min_duration_ms=300");
+    assert_eq!(exported.text().lines().count(), 1, "{}", exported.text());
     for (query, expected) in [
         ("text=a&offset=1", "'text' and 'offset'"),
         ("text=a&with_total=true", "'text' and 'with_total'"),
+        ("min_duration_ms=1&offset=1", "'min_duration_ms' and 'offset'"),
+        ("min_duration_ms=0", "min_duration_ms"),
         ("text=", "Invalid text ''"),
     ] {
         let refused = proxy.get(&format!("/api/v1/activity?{query}"));
         assert_eq!(refused.status, 400, "{query}");
         assert!(refused.text().contains(expected), "{}", refused.text());
     }
+    for (format, lines) in [("json", 1), ("csv", 2)] {
+        let of = |text: &str| format!("activity/export?type=tool_call&format={format}&text={text}");
+        let exported = proxy.get(&format!("/api/v1/{}", of("item+%223%22+of")));
+        assert_eq!(exported.text().lines().count(), lines, "{}", exported.text());
+        assert!(exported.text().contains("Straße"), "{}", exported.text());
+        let none = proxy.get(&format!("/api/v1/{}", of("nowhere+to+be+found")));
+        assert_eq!(none.text().lines().count(), lines - 1, "{}", none.text());
+    }
+    let table = |name: &str, more: &[&str]| {
+        let file = proxy.folder.path().join(name);
+        let export = ["activity", "export", "--file", file.to_str().unwrap()];
+        let exported = proxy.cli(&[&export[..], more].concat());
+        assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+        std::fs::read(file).unwrap()
+    };
+    let (found, all) =
+        (table("found.parquet", &["--text", "item \"3\" of"]), table("all.parquet", &[]));
+    assert!(found.starts_with(b"PAR1") && found.ends_with(b"PAR1"));
+    assert!(found.len() < all.len(), "{} of {} bytes", found.len(), all.len());
     let listed = proxy.cli(&["activity", "list", "--text", "item \"3\" OF", "-o", "json"]);
     let listed = listed.json();
     let listed = listed["activities"].as_array().unwrap();

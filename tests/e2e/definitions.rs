@@ -135,10 +135,10 @@ fn loosened_tool_is_refused_at_every_entry_point_and_hidden_from_agents() {
     assert_eq!(proxy.activity("type=tool_call&status=rejected&tool=added_notes").len(), 6);
 
     let warning = &proxy.activity("type=catalog_change&status=warning&tool=added_notes")[0];
-    assert_eq!(
-        warning["error_message"].as_str().unwrap().split(')').next().unwrap(),
-        "its definition changed (loosened: description, annotations"
-    );
+    let message = warning["error_message"].as_str().unwrap();
+    let begins = "quarantined until an operator approves (mcpproxy tools diff, mcpproxy tools approve): \
+                  its definition changed (loosened: description, annotations)";
+    assert!(message.starts_with(begins), "{message}");
     let shown = proxy.api(&format!("activity/{}", warning["id"].as_str().unwrap()));
     let metadata = &shown["activity"]["metadata"];
     assert_eq!(

@@ -587,7 +587,8 @@ fn new_rules_are_replayed_against_the_log() {
     );
     assert_eq!(report["undecidable_because"], json!({"arguments redacted": 1}));
     let table = proxy.cli(&["policy", "replay", &new, "--since", "1h"]);
-    assert!(table.stdout.contains("5 calls since"), "{}", table.stdout);
+    assert!(table.stderr.contains("5 calls since"), "{}", table.stderr);
+    assert_eq!(table.stdout.lines().count(), 3, "only rows: {}", table.stdout);
     // Without a running proxy the command reads a copy of the log, with the same result.
     let folder = proxy.end();
     let config = folder.path().join("config.json");

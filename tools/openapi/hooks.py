@@ -30,7 +30,8 @@ def filter_case(context, case):
     if query.get("format") == "parquet" and "after" in query:
         return False
     apart = {
-        "/api/v1/activity": (("cursor", "offset"), ("text", "offset"), ("text", "with_total")),
+        "/api/v1/activity": (("cursor", "offset"), ("text", "offset"), ("text", "with_total"),
+                             ("min_duration_ms", "offset"), ("min_duration_ms", "with_total")),
         "/api/v1/tools": (("cursor", "q"),),
     }
     return not any(all(name in query for name in pair) for pair in apart.get(case.path, ()))

@@ -1,9 +1,10 @@
 //! `/api/v1/activity…`: records of the log, filtered, paged and searched (ACT-5, FR-038..040).
 //!
-//! A text search (`text=`) has no index. The export thread, for which calls do not wait, reads the records in portions.
+//! A text (`text=`) and a minimum duration (`min_duration_ms=`) have no index. The export thread, for which calls do not wait, reads the records in portions.
 //! A response ends when its page is full, after [`MAX_SEARCHED`] records or after [`MAX_TIME`]; its cursor is then the
 //! last record examined, so a page may be empty although more records follow.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -95,6 +96,10 @@ pub(super) struct PageParameters {
     /// seconds, even if few matched. Cannot be combined with `offset` or `with_total`.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     text: Option<String>,
+    /// Only records of calls that took at least this long, in milliseconds. A page ends as with `text`, and the same parameters
+    /// are incompatible.
+    #[param(nullable = false, minimum = 1, maximum = 86_400_000)]
+    min_duration_ms: Option<u64>,
     /// Omits `arguments` and `response`, but not `metadata`.
     #[param(required = false, default = false)]
     exclude_payloads: bool,
@@ -154,7 +159,8 @@ pub(super) async fn list(
     }
     let reader = reader(state, worker, &mut query)?;
     let paging = PageParameters::read(&mut query)?;
-    let (with_total, text) = (paging.with_total, paging.text.clone());
+    let with_total = paging.with_total;
+    let scan = RecordScan::new(paging.text.as_deref(), paging.min_duration_ms)?;
     let page = paging.page()?;
     query.finish()?;
     if matches!(page.from, From::Offset(skip) if skip > MAX_MERGED_OFFSET && state.fleet_index.get().is_some())
@@ -169,12 +175,11 @@ pub(super) async fn list(
         let next_cursor = next.map(|id| id.to_string());
         encode(&Listing { activities, limit, next_cursor, total, searched, fleet })
     };
-    if let Some(text) = text {
-        let text = parse_text(&text)?;
+    if let Some(scan) = scan {
         let slot = state.readers.enter(Purpose::Search, connection.source)?;
         // Waits until the log contains every call answered before this request (ACT-5).
         ask(worker, |activity| activity.view().map(drop)).await?;
-        let wanted = TextSearch { filter, text };
+        let wanted = TextSearch { filter, scan };
         let (found, fleet) = match reader.begin().await? {
             Some(mut reading) => {
                 let found = search(SearchedLogs::Fleet(&mut reading), wanted, &page, slot);
@@ -464,17 +469,22 @@ impl PageParameters {
             cursor: query.text("cursor")?,
             offset: query.number("offset", 0..=MAX_OFFSET)?,
             text: query.text("text")?,
+            min_duration_ms: query.number("min_duration_ms", MIN_DURATIONS)?,
             exclude_payloads: query.flag("exclude_payloads")?,
             with_total: query.flag("with_total")?,
         })
     }
 
     fn page(self) -> Result<Page, BadQuery> {
-        if self.text.is_some() && self.offset.is_some() {
-            return Err(BadQuery::Both("text", "offset"));
-        }
-        if self.text.is_some() && self.with_total {
-            return Err(BadQuery::Both("text", "with_total"));
+        let scans =
+            [("text", self.text.is_some()), ("min_duration_ms", self.min_duration_ms.is_some())];
+        if let Some((scan, _)) = scans.into_iter().find(|(_, is_set)| *is_set) {
+            if self.offset.is_some() {
+                return Err(BadQuery::Both(scan, "offset"));
+            }
+            if self.with_total {
+                return Err(BadQuery::Both(scan, "with_total"));
+            }
         }
         let from = match (self.cursor, self.offset) {
             (None, None) => From::Newest,
@@ -534,17 +544,42 @@ impl FoundRecords {
     }
 }
 
-/// Filter and text of a search.
+/// Accepted values of `min_duration_ms`, up to a day.
+pub(super) const MIN_DURATIONS: RangeInclusive<u64> = 1..=86_400_000;
+
+/// Conditions without an index: records that match the filter are read one by one.
+#[derive(Clone, Debug)]
+pub(super) struct RecordScan {
+    text: Option<SearchText>,
+    /// Minimum duration in microseconds.
+    least_us: Option<u64>,
+}
+
+impl RecordScan {
+    /// `None` without a condition; 400 for a text that cannot be searched for.
+    pub(super) fn new(
+        text: Option<&str>,
+        min_duration_ms: Option<u64>,
+    ) -> Result<Option<Self>, ApiError> {
+        let cannot = |error| format!("Invalid text: it cannot be searched for: {error}");
+        let text = text.map(SearchText::new).transpose();
+        let text = text.map_err(|error| ApiError::bad_request(cannot(error)))?;
+        let least_us = min_duration_ms.map(|ms| ms.saturating_mul(1000));
+        let is_any = text.is_some() || least_us.is_some();
+        Ok(is_any.then_some(Self { text, least_us }))
+    }
+
+    pub(super) fn accepts(&self, record: &Record) -> bool {
+        self.least_us.is_none_or(|least| record.head.duration_us >= least)
+            && self.text.as_ref().is_none_or(|text| text.is_in(record))
+    }
+}
+
+/// Filter and further conditions of a search.
 #[derive(Clone)]
 struct TextSearch {
     filter: Filter,
-    text: SearchText,
-}
-
-/// Parses the search text; 400 if it is invalid.
-fn parse_text(text: &str) -> Result<SearchText, ApiError> {
-    let cannot = |error| format!("Invalid text: it cannot be searched for: {error}");
-    SearchText::new(text).map_err(|error| ApiError::bad_request(cannot(error)))
+    scan: RecordScan,
 }
 
 /// Logs that a text search reads.
@@ -602,7 +637,7 @@ fn portion(
     Ok(matching(listing, wanted, free))
 }
 
-/// Returns the records of a listing that contain the text, up to the one that fills the page.
+/// Returns the records of a listing that the search accepts, up to the one that fills the page.
 fn matching(listing: mcpproxy_activity::Listing, wanted: &TextSearch, free: usize) -> FoundRecords {
     let mut found =
         FoundRecords { records: Vec::new(), next_cursor: listing.next_cursor, searched: 0 };
@@ -610,7 +645,7 @@ fn matching(listing: mcpproxy_activity::Listing, wanted: &TextSearch, free: usiz
     for record in records.by_ref() {
         found.searched += 1;
         let id = record.id;
-        if wanted.text.is_in(&record) {
+        if wanted.scan.accepts(&record) {
             found.records.push(record);
         }
         if found.records.len() >= free {

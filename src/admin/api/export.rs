@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::api::activity::{FilterParameters, NodeParameters};
+use crate::api::activity::{FilterParameters, NodeParameters, RecordScan};
 use crate::api::query_parameters::{BadQuery, Query};
 use crate::api::reader_limits::{Purpose, ReaderPace, ReaderSlot};
 use crate::api::request::ApiRequest;
@@ -139,6 +139,8 @@ struct Export {
     /// Columns of a CSV.
     columns: &'static [&'static str],
     filter: Filter,
+    /// Only records that this accepts are exported.
+    scan: Option<RecordScan>,
     format: Format,
     /// Number of the last record read, matching or not.
     seq: u64,
@@ -223,6 +225,13 @@ pub(super) struct ExportParameters {
         pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
     )]
     after: Option<Id>,
+    /// Only records that contain this text, ignoring ASCII case. There is no index of texts: all records that match the
+    /// other filters are read.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    text: Option<String>,
+    /// Only records of calls that took at least this long, in milliseconds; read like those of `text`.
+    #[param(nullable = false, minimum = 1, maximum = 86_400_000)]
+    min_duration_ms: Option<u64>,
 }
 
 /// Streams all matching records, oldest first.
@@ -262,7 +271,9 @@ pub(super) async fn export(
     ApiRequest { state, worker, connection, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
     let mut query = query?;
-    let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
+    let ExportParameters { format, after, text, min_duration_ms } =
+        ExportParameters::read(&mut query)?;
+    let scan = RecordScan::new(text.as_deref(), min_duration_ms)?;
     if format == Format::Parquet && after.is_some() {
         let text = "'after' is supported for json and csv only; a parquet export cannot be resumed";
         return Err(ApiError::bad_request(text));
@@ -273,7 +284,7 @@ pub(super) async fn export(
     let slot = state.readers.enter(Purpose::Export, connection.source)?;
     if let Some(reading) = reader.begin().await? {
         let logs = reader.logs().clone();
-        return fleet_export(logs, reading, (filter, format, after), slot, id).await;
+        return fleet_export(logs, reading, (filter, scan), (format, after), slot, id).await;
     }
     let logs = reader.logs().clone();
     let asked = logs.clone();
@@ -322,6 +333,7 @@ pub(super) async fn export(
         places,
         columns,
         filter,
+        scan,
         format,
         seq,
         sent,
@@ -355,7 +367,8 @@ fn stream_of(export: Export, slot: ReaderSlot, id: &str) -> Response<Body> {
 async fn fleet_export(
     logs: FleetLogs,
     mut reading: FleetReading,
-    (filter, format, after): (Filter, Format, Option<Id>),
+    (filter, scan): (Filter, Option<RecordScan>),
+    (format, after): (Format, Option<Id>),
     slot: ReaderSlot,
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
@@ -380,6 +393,7 @@ async fn fleet_export(
         places: Vec::new(),
         columns: &COLUMNS,
         filter,
+        scan,
         format,
         seq: 0,
         sent: after,
@@ -397,7 +411,12 @@ impl ExportParameters {
         let format = query.word("format", &FORMATS)?.unwrap_or(Format::Json);
         let after = query.text("after")?;
         let after = after.map(|text| Id::parse(&text).ok_or_else(|| BadQuery::after(text)));
-        Ok(Self { format, after: after.transpose()? })
+        Ok(Self {
+            format,
+            after: after.transpose()?,
+            text: query.text("text")?,
+            min_duration_ms: query.number("min_duration_ms", activity::MIN_DURATIONS)?,
+        })
     }
 }
 
@@ -498,10 +517,16 @@ impl Export {
         self.seq = seq;
         self.sent = records.last().map(|record| record.id).or(self.sent);
         if self.format == Format::Parquet {
-            let seqs: Vec<u64> = records.iter().map(|record| record.seq).collect();
-            return self.part_of_table(&view, &seqs);
+            let wanted = records.iter().filter(|record| self.is_wanted(record));
+            let seqs: Vec<u64> = wanted.map(|record| record.seq).collect();
+            return self.part_of_table(&view, &seqs, records.is_empty());
         }
         Ok(self.lines(&records))
+    }
+
+    /// Whether a record that matches the filter is exported.
+    fn is_wanted(&self, record: &Record) -> bool {
+        self.scan.as_ref().is_none_or(|scan| scan.accepts(record))
     }
 
     /// Reads the next page of several logs.
@@ -524,7 +549,7 @@ impl Export {
             return Ok(self.lines(records));
         }
         let Some(mut table) = self.table.take() else { return Ok(PageRead::End) };
-        for record in records {
+        for record in records.iter().filter(|record| self.is_wanted(record)) {
             if table.group.is_empty() {
                 table.group = RecordCollector::new(record.node);
             }
@@ -545,7 +570,7 @@ impl Export {
             csv_line(&mut bytes, self.columns);
         }
         let mut json = Vec::new();
-        for record in records {
+        for record in records.iter().filter(|record| self.is_wanted(record)) {
             match self.format {
                 Format::Json => {
                     reader_limits::one_line(record, &mut bytes);
@@ -560,14 +585,18 @@ impl Export {
                 Format::Parquet => {}
             }
         }
-        if bytes.is_empty() { PageRead::End } else { PageRead::Bytes(bytes) }
+        match (bytes.is_empty(), records.is_empty()) {
+            (false, _) => PageRead::Bytes(bytes),
+            (true, true) => PageRead::End,
+            (true, false) => PageRead::More,
+        }
     }
 
-    /// Adds records to the table and returns its completed bytes. The table ends with the last record.
-    fn part_of_table(&mut self, view: &View, seqs: &[u64]) -> Result<PageRead, Broken> {
+    /// Adds records to the table and returns its completed bytes. The table ends with the last record, or if `none` were read.
+    fn part_of_table(&mut self, view: &View, seqs: &[u64], none: bool) -> Result<PageRead, Broken> {
         let Some(mut table) = self.table.take() else { return Ok(PageRead::End) };
         view.chained(seqs.iter().copied(), |record| table.group.push(record))?;
-        let ends = seqs.is_empty() || self.seq >= self.last;
+        let ends = none || self.seq >= self.last;
         let (page, rest) = table.part(ends, &self.missing)?;
         self.table = rest;
         Ok(page)

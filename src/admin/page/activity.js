@@ -5,20 +5,21 @@ import { anchor, arrange, beginsList, button, chip, command, el, empty, fill, id
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
-import { change, here, link } from './route.js';
+import { change, here, link, named } from './route.js';
 
 const PAGE = 50; // page size
 const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
 const MAX_PAGES = 20; // maximum requests per text search before the user has to continue it
 export const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
 export const LAST = { '15m': 'last 15 minutes', '1h': 'last hour', '24h': 'last 24 hours', '7d': 'last 7 days', '30d': 'last 30 days' };
-const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
+const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'min_duration_ms', 'principal', 'session_id', 'request_id', 'node'];
+const SLOW = { 100: '100 ms', 1000: '1 s', 10000: '10 s', 60000: '1 min' };
 
 const select = (name, values) => el('select', { name }, option('', 'all'), values.map((value) => (Array.isArray(value) ? option(...value) : option(value))));
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
 /** Filters that stand in the form while they are set, or once they are added. */
 const ADDED = { server: 'Server', tool: 'Tool', principal: 'Principal', session_id: 'Session', request_id: 'Request', node: 'Node' };
-const LISTS = { server: 'server-names', principal: 'principal-names', node: 'node-names' };
+const LISTS = { server: 'server-names', tool: 'called-tools', principal: 'principal-names', node: 'node-names' };
 
 const adder = el('select.add', { 'aria-label': 'Add a filter', change: () => added(adder.value) });
 const copyLink = button('Copy link', async () => {
@@ -37,14 +38,16 @@ const form = el('form.chips', { id: 'filters', 'aria-label': 'Filters' },
   chip('Type', select('type', [...Object.entries(TYPES).filter(([name]) => !name.startsWith('system')), ['system_start,system_stop', 'start, stop']])),
   chip('Status', select('status', ['success', 'error', 'blocked', 'rejected', 'warning', 'unknown', ['blocked,rejected', 'refused']])),
   chip('Intent', select('intent_type', ['read', 'write', 'destructive'])),
+  chip('Took at least', el('select', { name: 'min_duration_ms' }, option('', 'any'), Object.entries(SLOW).map(([ms, words]) => option(ms, words)))),
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
   adder, clear);
 /** Column headings of the lines. */
-export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
+export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', { title: name === 'Time' ? 'when it began; the newest is what ended last' : undefined }, name)));
 const rows = el('ol.records', { id: 'rows', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
 const names = el('datalist', { id: 'server-names' });
+const tools = el('datalist', { id: 'called-tools' });
 const principals = el('datalist', { id: 'principal-names' });
 const nodes = el('datalist', { id: 'node-names' });
 const record = panel('record', 'Record');
@@ -55,7 +58,7 @@ export const activity = {
   name: 'activity',
   label: 'Activity',
   takes: ['q', 'range', 'from', 'to', 'record', ...FILTERS],
-  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, principals, nodes, searched, lacking,
+  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, tools, principals, nodes, searched, lacking,
     el('div.split', {},
       el('div.list', {},
         heads(),
@@ -74,6 +77,8 @@ export const activity = {
       attempt(async () => {
         const { data } = await ask('servers');
         fill(names, data.servers.map((server) => option(server.name)));
+        const { data: offered } = await ask('tools', { limit: 100 });
+        fill(tools, offered.tools.map((it) => option(it.name)));
         const { data: known } = await ask('principals');
         fill(principals, ['admin', 'anonymous', ...known.principals.map(({ name }) => name)].map((name) => option(name)));
         const { data: fleet } = await ask('fleet');
@@ -93,7 +98,7 @@ export const activity = {
     fields({});
     lacks();
     list.pause(false);
-    for (const place of [rows, record, names, principals, nodes, searched]) fill(place);
+    for (const place of [rows, record, names, tools, principals, nodes, searched]) fill(place);
   },
 
   keys,
@@ -132,7 +137,7 @@ function fields(filter) {
   for (const name of ['q', 'range', ...FILTERS]) {
     const field = is(name);
     const value = filter[name] ?? '';
-    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(option(value));
+    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(option(value, name === 'min_duration_ms' ? took(Number(value)) : value));
     if (field !== document.activeElement || field.value.trim() !== value) field.value = value;
   }
   if (filter.from || filter.to) is('range').value = 'between';
@@ -167,12 +172,19 @@ function typed() {
 /** The query parameters of a filter. */
 function asked(filter) {
   const query = Object.fromEntries(FILTERS.map((name) => [name, filter[name]]));
+  Object.assign(query, ofTool(filter));
   if (RANGES[filter.range]) query.start_time = new Date(Date.now() - RANGES[filter.range] * 1000).toISOString();
   if (onlyWithheld(filter)) query.type = Object.keys(TYPES).filter((type) => type !== 'policy_decision').join(',');
   if (meansRejected(filter)) query.status = `${filter.status},blocked`;
   if (filter.from) query.start_time = filter.from;
   if (filter.to) query.end_time = filter.to;
   return query;
+}
+
+/** Server and tool of a filter, whose tool may be written as it is shown: `server:tool`. */
+function ofTool({ server, tool = '' }) {
+  const name = named(tool);
+  return tool.includes(':') && (!server || server === name.server) ? name : { server, tool };
 }
 
 /** Whether only calls whose result was withheld are wanted. The decisions about refused calls are `blocked`, too. */
@@ -185,15 +197,17 @@ const meansRejected = ({ type, status }) => type === 'policy_decision' && status
 function fits(it, filter) {
   if (onlyWithheld(filter) && it.type === 'policy_decision') return false;
   const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
+  const given = { ...filter, ...ofTool(filter) };
   return equal(filter.type, it.type) && (equal(filter.status, it.status) || (meansRejected(filter) && statusOf(it) === 'rejected'))
     && equal(filter.intent_type, operation(it))
     && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id'], ['node', 'node_name']]
-      .every(([name, member]) => !filter[name] || filter[name] === it[member])
+      .every(([name, member]) => !given[name] || given[name] === it[member])
+    && !(it.duration_ms < filter.min_duration_ms)
     && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
 }
 
 /** Whether a live record contains a text, as the server searches stored ones. */
-const holds = (it, q) => !q || said(it).includes(q.toLowerCase());
+const holds = (it, q) => !q || said([it, subject(it)]).includes(q.toLowerCase());
 const said = (value) => (value && typeof value === 'object' ? Object.values(value).map(said).join('\n') : String(value ?? '').toLowerCase());
 
 /** Names the nodes of a fleet whose records are incomplete in the list. */
@@ -266,8 +280,8 @@ const list = {
 
   /** A page; with a text, as many pages as it takes to find some. */
   async page(from, mine) {
-    const { q } = this.wanted;
-    if (!q) {
+    const { q, min_duration_ms: least } = this.wanted;
+    if (!q && !least) {
       const { data } = await ask('activity', { ...asked(this.wanted), ...from, limit: PAGE });
       if (mine === this.asked) lacks(data.fleet);
       return data;
@@ -289,9 +303,10 @@ const list = {
   end(cursor) {
     this.cursor = cursor;
     const { q, ...filter } = this.wanted;
+    const scans = q || filter.min_duration_ms;
     older.hidden = !cursor && !this.trimmed;
-    older.textContent = q ? 'Search older records' : 'Older';
-    searched.textContent = q ? `${number(rows.childElementCount)} found in ${number(this.seen)} records${cursor ? '; there are older ones' : ''}` : '';
+    older.textContent = scans ? 'Search older records' : 'Older';
+    searched.textContent = scans ? `${number(rows.childElementCount)} found in ${number(this.seen)} records${cursor ? '; there are older ones' : ''}` : '';
     const first = rows.querySelector('a');
     if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
     const filtered = Object.values({ q, ...filter }).some(Boolean);
@@ -445,6 +460,9 @@ function why(it) {
 const who = ({ principal, metadata }) => el('span.who', {}, el('bdi', {}, principal ?? ''),
   metadata?.client_name && el('bdi.quiet', {}, metadata.client_name));
 
+/** The wait of a call for its approval, which is not in its duration. */
+const waited = ({ metadata }) => metadata?.approval_wait_ms > 0 && el('span.wait', { title: 'the wait for approval' }, `+ ${took(metadata.approval_wait_ms)} wait`);
+
 /** The line of a record: a link to the record in the list of this `filter`. */
 function line(it, filter, more) {
   const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
@@ -453,7 +471,7 @@ function line(it, filter, more) {
     el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
   return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
     when(it.timestamp), what, who(it), tag(operation(it)) ?? el('span.none', {}),
-    el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms)));
+    el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms), waited(it)));
 }
 
 function row(it, filter, more) {

@@ -1,7 +1,7 @@
 // Forms that add servers and create tokens. A session of the page may do neither, because a server may be a program and a token
 // outlives the session: these requests carry the API key, which is typed for each of them and kept nowhere.
 
-import { button, code, command, el, fill, identifier, labelled, option, para, quiet, trouble, when } from './dom.js';
+import { button, code, command, el, fill, identifier, labelled, laidOut, option, para, quiet, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, send } from './rest.js';
 
 const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
@@ -22,50 +22,127 @@ export const serverCommands = () => [
 /** A field for the API key. */
 export const keyField = () => el('input', { name: 'key', type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, maxlength: 1024 });
 
-/** Sends a request with the API key in `field`, and empties it. */
-export async function sendWithKey(field, path, body, more) {
-  const key = field.value.trim();
-  field.value = '';
-  const wrong = () => new Refused(403, 'Wrong API key. It is api_key in the config file.');
-  if (!/^[\x21-\x7e]+$/.test(key)) throw wrong();
-  try {
-    return await send(path, body, { ...more, headers: { 'X-API-Key': key } });
-  } catch (error) {
-    throw error.status === 401 ? wrong() : error;
+/** What is wrong with a field of a form. */
+class Wrong extends Error {
+  constructor(field, message) {
+    super(message);
+    this.field = field;
   }
 }
 
-const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
-const lines = (name, placeholder, rows = 2) => el('textarea', { name, rows, spellcheck: 'false', placeholder });
+/** Sends a request with the API key in `field`, which is emptied unless the key is right and something else is refused. */
+export async function sendWithKey(field, path, body, more) {
+  const key = field.value.trim();
+  const wrong = (words) => {
+    field.value = '';
+    return new Wrong(field, words);
+  };
+  if (!key) throw wrong('Enter the API key.');
+  if (!/^[\x21-\x7e]+$/.test(key)) throw wrong('Wrong API key.');
+  try {
+    const answer = await send(path, body, { ...more, headers: { 'X-API-Key': key } });
+    field.value = '';
+    return answer;
+  } catch (error) {
+    throw error.status === 401 ? wrong('Wrong API key.') : error;
+  }
+}
 
-/** Checkboxes; each of `entries` has a value, and maybe words that say why it is not chosen. */
-const choices = (legend, entries) => el('fieldset.choices', {}, el('legend', {}, legend), entries.map(({ value, checked, why }) => el('label', {},
-  el('input', { type: 'checkbox', value, checked, disabled: Boolean(why) && !checked }), ' ', identifier(value), why && el('span.quiet', {}, ` (${why})`))));
-const chosen = (place) => [...place.querySelectorAll('input:checked')].map((it) => it.value);
+const SAID = 'field-error';
 
-/** A form that ends with the API key. `work` sends it and returns what is shown instead of it, then with a button that closes that. */
-function keyed(id, label, parts, words, work, close) {
+/** Marks a field as wrong, and says why below it. */
+function mark(field, words) {
+  field.setAttribute('aria-invalid', 'true');
+  field.setAttribute('aria-describedby', SAID);
+  field.closest('label').after(el('p.wrong', { id: SAID }, words));
+  field.focus();
+}
+
+function unmark(form) {
+  form.querySelector(`#${SAID}`)?.remove();
+  for (const field of form.querySelectorAll('[aria-invalid]')) for (const name of ['aria-invalid', 'aria-describedby']) field.removeAttribute(name);
+}
+
+/**
+ * Asks a question and for the API key in a dialog, which stays open until `work`, which gets the key's field, has succeeded. The focus
+ * then goes to what `work` returns.
+ */
+export function withKey(question, words, style, work) {
   const key = keyField();
-  const said = el('div', { role: 'alert' });
   const submit = (event) => {
     event.preventDefault();
-    fill(said);
+    unmark(form);
     go.disabled = true;
     act(async () => {
       try {
-        const done = await work(form.elements, key);
-        form.replaceWith(el('div.card came', { role: 'status', tabindex: -1 }, done, el('div.answer', {}, button('Done', close, { class: 'primary' }))));
+        const next = await work(key);
+        dialog.close();
+        next?.focus();
       } catch (error) {
-        if (!(error instanceof Refused || error instanceof SyntaxError)) throw error;
-        fill(said, trouble(error.message), error.more?.problems?.length > 1 && el('ul', {}, error.more.problems.map((it) => el('li', {}, it.problem))));
+        if (!(error instanceof Refused || error instanceof Wrong)) throw error;
+        mark(key, error.message);
       } finally {
         go.disabled = false;
       }
     });
   };
-  const forget = () => fill(said);
+  const go = el('button', { type: 'submit', class: `primary ${style}` }, words);
+  const form = el('form.trial', { submit, novalidate: true }, el('p', { id: 'question' }, question), labelled('API key', key), el('div.answer', {}, button('Cancel', () => dialog.close()), go));
+  const dialog = el('dialog.card', { 'aria-labelledby': 'question', close: () => dialog.remove() }, form);
+  document.body.append(dialog);
+  window.addEventListener('hashchange', () => dialog.close(), { once: true });
+  dialog.showModal();
+  key.focus();
+}
+
+const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
+const lines = (name, placeholder, rows = 2) => el('textarea', { name, rows, spellcheck: 'false', placeholder });
+
+/** Checkboxes; each of `entries` has a value, and maybe words that say why it is not chosen, and more about it. */
+const choices = (legend, entries, style = 'choices') => el(`fieldset.${style}`, {}, el('legend', {}, legend), entries.map(({ value, checked, why, more }) => el('label', {},
+  el('input', { type: 'checkbox', value, checked, disabled: Boolean(why) && !checked }), identifier(value), why && el('span.quiet', {}, ` (${why})`), more && [' ', more])));
+const chosen = (place) => [...place.querySelectorAll('input:checked')].map((it) => it.value);
+
+/**
+ * A form that ends with the API key. `work` sends it, and returns what is shown instead of it, then with a button that closes that, or
+ * nothing. `fieldOf` names the field of a refused key of the config.
+ */
+function keyed(id, label, parts, words, work, close, fieldOf = () => undefined) {
+  const key = keyField();
+  const said = el('div', { role: 'alert' });
+  const forget = () => {
+    fill(said);
+    unmark(form);
+  };
+  const refused = ({ message, more: { problems = [] } = {} }) => {
+    const [first] = problems;
+    const field = first && form.elements[fieldOf(first.key)];
+    if (field?.offsetParent) mark(field, first.problem.replace(`${first.key}: `, ''));
+    else fill(said, trouble(message));
+    fill(said, [...said.children], problems.length > 1 && el('ul', {}, problems.map((it) => el('li', {}, it.problem))));
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    forget();
+    go.disabled = true;
+    act(async () => {
+      try {
+        const done = await work(form.elements, key);
+        if (!done) return;
+        const shown = el('div.card came', { role: 'status', tabindex: -1 }, done, el('div.answer', {}, button('Done', close, { class: 'primary' })));
+        form.replaceWith(shown);
+        shown.focus();
+      } catch (error) {
+        if (error instanceof Wrong) mark(error.field, error.message);
+        else if (error instanceof Refused) refused(error);
+        else throw error;
+      } finally {
+        go.disabled = false;
+      }
+    });
+  };
   const go = el('button', { type: 'submit', class: 'primary' }, words);
-  const form = el('form.trial card adder', { id, 'aria-label': label, submit, input: forget, change: forget }, el('h2', {}, label), parts,
+  const form = el('form.trial card adder', { id, 'aria-label': label, submit, input: forget, change: forget, novalidate: true }, el('h2', {}, label), parts,
     labelled('API key', key), quiet('This needs the key itself, ', el('code', {}, 'api_key'), ' in the config file. The page does not keep it.'),
     said, el('div.answer', {}, go, button('Cancel', close)));
   return form;
@@ -74,17 +151,18 @@ function keyed(id, label, parts, words, work, close) {
 // ---- Servers
 
 /** Words of a command line; quotes keep blanks together. */
-function split(line) {
-  if (/["']/.test(line.replace(/"[^"]*"|'[^']*'/g, ''))) throw new SyntaxError('A quote in the command is not closed.');
+function split(field) {
+  const line = field.value;
+  if (/["']/.test(line.replace(/"[^"]*"|'[^']*'/g, ''))) throw new Wrong(field, 'A quote is not closed.');
   return (line.match(/(?:[^\s"']|"[^"]*"|'[^']*')+/g) ?? []).map((word) => word.replace(/"([^"]*)"|'([^']*)'/g, '$1$2'));
 }
 
-/** The object that lines of names and values are, like `NAME=value`; `undefined` if there are none. */
-function pairsOf(written, sign) {
-  const rows = written.split('\n').map((row) => row.trim()).filter(Boolean);
+/** The object that the lines of a field are, like `NAME=value`; `undefined` if there are none. */
+function pairsOf(field, sign) {
+  const rows = field.value.split('\n').map((row) => row.trim()).filter(Boolean);
   const found = rows.map((row) => {
     const at = row.indexOf(sign);
-    if (at < 1) throw new SyntaxError(`Write NAME${sign === '=' ? sign : `${sign} `}VALUE on each line, not '${row}'.`);
+    if (at < 1) throw new Wrong(field, `Write NAME${sign === '=' ? sign : `${sign} `}VALUE on each line, not '${row}'.`);
     return [row.slice(0, at).trim(), row.slice(at + 1).trim()];
   });
   return found.length ? Object.fromEntries(found) : undefined;
@@ -93,23 +171,29 @@ function pairsOf(written, sign) {
 const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 const isEntry = (value) => isObject(value) && ['command', 'url', 'serverUrl', 'httpUrl'].some((key) => typeof value[key] === 'string');
 
-/** Servers of a config of another program, by name: JSON, with comments and commas at the end, also a part of it. */
-export function serversIn(written) {
-  const plain = written.replace(/("(?:[^"\\]|\\.)*")|\/\/[^\n]*|\/\*[^]*?\*\//g, '$1').replace(/("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])/g, '$1').trim().replace(/,$/, '');
+/** Blanks of the same shape, so that a parser's position stays that of the text. */
+const blanks = (text) => text.replace(/[^\n]/g, ' ');
+
+/** Entries of a config of another program, by name: JSON, with comments and commas at the end, also a part of it. */
+function entriesIn(written) {
+  const plain = written.replace(/("(?:[^"\\]|\\.)*")|\/\/[^\n]*|\/\*[^]*?\*\//g, (all, text) => text ?? blanks(all))
+    .replace(/("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])/g, (all, text) => text ?? ' ').trimEnd().replace(/,$/, '');
   let value;
   try {
-    value = JSON.parse(plain.startsWith('"') ? `{${plain}}` : plain);
-  } catch {
-    throw new SyntaxError('This is no JSON. Servers in TOML are imported with mcpproxy import.');
+    value = JSON.parse(plain.trimStart().startsWith('"') ? `{${plain}}` : plain);
+  } catch (error) {
+    throw new SyntaxError(`Invalid JSON: ${error.message}. Servers in TOML are imported with mcpproxy import.`);
   }
-  const found = [value?.mcpServers, value?.servers, value?.context_servers, value?.mcp?.servers, value].find((it) => isObject(it) && Object.values(it).some(isEntry));
+  const lists = [value?.mcpServers, value?.servers, value?.context_servers, value?.mcp?.servers];
+  const found = lists.find(isObject) ?? [value].find((it) => isObject(it) && Object.values(it).some(isEntry));
   if (!found) throw new SyntaxError(isEntry(value) ? 'The entry has no name: write {"NAME": {…}}.' : 'It has no servers: write {"mcpServers": {"NAME": {…}}}.');
-  return Object.fromEntries(Object.entries(found).filter(([, entry]) => isEntry(entry)));
+  return found;
 }
 
 /** Why a server of another program is not proposed. */
 function unwanted(name, entry, known) {
-  if (known.includes(name)) return 'the name is taken';
+  if (!isEntry(entry)) return 'no command and no url';
+  if (known.includes(name)) return 'the name is taken: change it above';
   const url = entry.url ?? entry.serverUrl ?? entry.httpUrl ?? '';
   return /(^|\/)mcpproxy$/.test(entry.command ?? '') || (name === 'mcpproxy' && url.startsWith('http')) ? 'mcpproxy itself' : undefined;
 }
@@ -117,22 +201,28 @@ function unwanted(name, entry, known) {
 /** A server that asks for a value is added disabled. */
 const asks = (entry) => JSON.stringify(entry).includes('${input:');
 
-/** A form that adds servers; `known` names those that are there, `added` is called with the new names. */
+/** What an entry runs or reaches. */
+const target = (entry) => [entry.command, ...(Array.isArray(entry.args) ? entry.args : []), entry.url ?? entry.serverUrl ?? entry.httpUrl].filter((word) => typeof word === 'string').join(' ');
+
+const KINDS = { command: 'Command', url: 'URL', json: 'Import JSON' };
+
+/** A form that adds servers; `known` names those that are there, `added` gets the new names, and whether there is nothing more to say. */
 export function serverForm(known, added, close) {
-  const kind = el('select', { name: 'kind' }, option('command', 'a command'), option('url', 'a URL'), option('json', 'servers of another program, as JSON'));
+  const kinds = el('fieldset.tabs', {}, el('legend', {}, 'Kind'), Object.entries(KINDS).map(([value, words], at) => el('label', {}, el('input', { type: 'radio', name: 'kind', value, checked: at === 0 }), words)));
+  const kind = () => kinds.querySelector(':checked').value;
   const found = el('div', {});
   const json = lines('json', SAMPLE, 6);
   let read = {};
   const find = () => {
+    read = {};
     try {
-      read = json.value.trim() ? serversIn(json.value) : {};
+      if (json.value.trim()) read = entriesIn(json.value);
       const entries = Object.entries(read).map(([value, entry]) => {
         const why = unwanted(value, entry, known());
-        return { value, checked: !why, why: why ?? (asks(entry) ? 'disabled until you write its value into the config' : undefined) };
+        return { value, checked: !why, why: why ?? (asks(entry) ? 'disabled until you write its value into the config' : undefined), more: isEntry(entry) && el('code', {}, target(entry)) };
       });
-      fill(found, entries.length > 0 && choices('Add', entries));
+      fill(found, entries.length > 0 && choices('Add', entries, 'choices rows-of-one'));
     } catch (error) {
-      read = {};
       fill(found, trouble(error.message));
     }
   };
@@ -145,38 +235,44 @@ export function serverForm(known, added, close) {
     command: [labelled('Name', text('name', { maxlength: 64, placeholder: 'files' })),
       labelled('Command', text('command', { placeholder: 'npx -y @modelcontextprotocol/server-filesystem /tmp' })),
       labelled('Environment', lines('env', 'NAME=value, one per line'))],
-    url: [labelled('URL', text('url', { type: 'url', placeholder: 'https://mcp.example.com/mcp' })), labelled('Headers', lines('headers', 'Name: value, one per line'))],
+    url: [labelled('URL', text('url', { placeholder: 'https://mcp.example.com/mcp' })), labelled('Headers', lines('headers', 'Name: value, one per line'))],
     json: [labelled('Servers', json), labelled('Or read them from a file', file), found],
   };
   const [name, ...ofCommand] = parts.command;
   const turn = () => {
-    name.hidden = kind.value === 'json';
-    for (const one of ofCommand) one.hidden = kind.value !== 'command';
-    for (const it of ['url', 'json']) for (const one of parts[it]) one.hidden = kind.value !== it;
+    name.hidden = kind() === 'json';
+    for (const one of ofCommand) one.hidden = kind() !== 'command';
+    for (const it of ['url', 'json']) for (const one of parts[it]) one.hidden = kind() !== it;
   };
-  kind.addEventListener('change', turn);
+  kinds.addEventListener('change', turn);
   turn();
   const wanted = (fields) => {
-    if (kind.value === 'json') {
+    if (kind() === 'json') {
       const names = chosen(found);
-      if (!names.length) throw new SyntaxError('No server is chosen.');
+      if (!names.length) throw new Wrong(json, 'Choose a server.');
       return Object.fromEntries(names.map((it) => [it, asks(read[it]) ? { ...read[it], enabled: false } : read[it]]));
     }
-    if (!fields.name.value.trim()) throw new SyntaxError('Give the server a name.');
-    const [program, ...args] = split(fields.command.value);
-    const entry = kind.value === 'url' ? { url: fields.url.value.trim(), headers: pairsOf(fields.headers.value, ':') }
-      : { command: program, args: args.length ? args : undefined, env: pairsOf(fields.env.value, '=') };
-    if (!(entry.url || entry.command)) throw new SyntaxError(`Give the server a ${kind.value === 'url' ? 'URL' : 'command'}.`);
-    return { [fields.name.value.trim()]: entry };
+    const filled = (field, words) => {
+      if (!field.value.trim()) throw new Wrong(field, words);
+      return field.value.trim();
+    };
+    const name = filled(fields.name, 'Enter a name.');
+    if (known().includes(name)) throw new Wrong(fields.name, `There is already a server '${name}'.`);
+    if (kind() === 'url') return { [name]: { url: filled(fields.url, 'Enter the URL.'), headers: pairsOf(fields.headers, ':') } };
+    filled(fields.command, 'Enter the command.');
+    const [program, ...args] = split(fields.command);
+    return { [name]: { command: program, args: args.length ? args : undefined, env: pairsOf(fields.env, '=') } };
   };
-  return keyed('server-adder', 'Add a server', [labelled('Kind', kind), parts.command, parts.url, parts.json], 'Add', async (fields, key) => {
+  const fieldOf = (key = '') => ['command', 'url', 'env', 'headers'].find((member) => key.endsWith(`.${member}`)) ?? 'name';
+  return keyed('server-adder', 'Add a server', [kinds, parts.command, parts.url, parts.json], 'Add', async (fields, key) => {
     const all = wanted(fields);
     const names = Object.keys(all);
-    const { data } = await sendWithKey(key, 'config/servers', { servers: all });
-    await added(names);
-    return [para(el('strong', {}, `Added ${names.join(', ')}.`), ' Its tools appear once it is connected.'),
-      data.warnings.length > 0 && el('ul', {}, data.warnings.map((it) => el('li.quiet', {}, it.problem)))];
-  }, close);
+    const { data: { warnings } } = await sendWithKey(key, 'config/servers', { servers: all });
+    const isAll = names.length === 1 && warnings.length === 0;
+    await added(names, isAll);
+    return !isAll && [para(el('strong', {}, `Added ${names.join(', ')}.`), ' The list shows the state of each.'),
+      warnings.length > 0 && el('ul', {}, warnings.map((it) => el('li.quiet', {}, it.problem)))];
+  }, close, fieldOf);
 }
 
 // ---- Tokens
@@ -188,8 +284,9 @@ export function secret({ name, token, expires }) {
     const { data } = await ask('config');
     fill(open, data.standing.require_mcp_auth !== true && para('Agents without a token are admitted, too, until the config says ', el('code', {}, '"require_mcp_auth": true'), '.'));
   });
+  const entry = { mcpServers: { mcpproxy: { type: 'http', url: `${location.origin}/mcp`, headers: { 'X-API-Key': token } } } };
   return [para(el('strong', {}, `The secret of ${name}, shown only now`), expires && [', valid until ', when(expires)], ':'), code(token, 'secret'),
-    para('The agent sends it in the header ', el('code', {}, 'X-API-Key'), ' to ', el('code', {}, `${location.origin}/mcp`), '.'), open];
+    el('details', {}, el('summary', {}, 'Entry for a client'), code(laidOut(entry), 'entry')), open];
 }
 
 /** A form that creates a token; `made` is called after that. */
@@ -202,10 +299,12 @@ export function tokenForm(made, close) {
   const operations = choices('Operations (none chosen: all)', ['read', 'write', 'destructive'].map((value) => ({ value })));
   const life = el('select', { name: 'life' }, Object.keys(LIVES).map((words) => option(words)));
   life.value = LIFE;
-  const parts = [labelled('Name', text('name', { required: true, maxlength: 64, pattern: '[A-Za-z0-9][A-Za-z0-9._\\-]*', title: 'letters, digits, -, _ and .', placeholder: 'ci' })),
+  const parts = [labelled('Name', text('name', { maxlength: 64, placeholder: 'ci' })),
     servers, operations, labelled('Tools', text('tools', { placeholder: 'all; or names, separated by commas, with * for any characters' })), labelled('Valid for', life)];
   return keyed('token-adder', 'Create a token', parts, 'Create', async (fields, key) => {
-    const wanted = { name: fields.name.value.trim(), servers: chosen(servers), operations: chosen(operations), tools: fields.tools.value.split(',').map((it) => it.trim()).filter(Boolean) };
+    const name = fields.name.value.trim();
+    if (!/^[A-Za-z0-9][\w.-]*$/.test(name)) throw new Wrong(fields.name, name ? 'A name has letters, digits, -, _ and ., and begins with a letter or digit.' : 'Enter a name.');
+    const wanted = { name, servers: chosen(servers), operations: chosen(operations), tools: fields.tools.value.split(',').map((it) => it.trim()).filter(Boolean) };
     const seconds = LIVES[life.value];
     const { data } = await sendWithKey(key, 'tokens', seconds ? { ...wanted, expires_in: seconds } : wanted);
     await made();

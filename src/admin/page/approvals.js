@@ -246,7 +246,7 @@ function waits(it) {
     const scope = reach.value;
     const long = scope ? `, ${reach.selectedOptions[0].textContent}` : '';
     const sure = !call.destructive && !scope;
-    const facts = pairs(['principal', el('bdi', {}, call.principal)], ['valid for', el('strong', {}, scope ? long.slice(2) : 'this call')]);
+    const facts = pairs(['reason', call.reason && [el('span.quiet', {}, 'the agent says: '), el('bdi', {}, call.reason)]], ['principal', el('bdi', {}, call.principal)], ['client', call.client_name && el('bdi', {}, call.client_name)], ['valid for', el('strong', {}, scope ? long.slice(2) : 'this call')]);
     const question = `Approve the ${call.operation} call of ${it.access}?`;
     if (sure || await confirmed(question, 'Approve', call.destructive ? 'danger' : '', facts, block('Arguments', call.arguments))) {
       decide({ decision: 'approve', digest: call.digest, for: scope || null }, `Approved${long}.`, 'success');
@@ -257,8 +257,8 @@ function waits(it) {
   const calls = call.operation && { server: call.server_name, tool: call.tool_name, principal: call.principal };
   const card = el('li.card', { 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
     el('div.line', {}, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
-    call.reason && para(el('bdi', {}, call.reason)), shown, meta, inputs, all,
-    pairs(['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
+    shown, meta, inputs, all,
+    pairs(['reason', call.reason && [el('span.quiet', {}, 'the agent says: '), el('bdi', {}, call.reason)]], ['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
       ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain', approval: it.id }), 'what the rules say')]],
       ['node', it.node], ['id', copied(it.id, 'id')]),
     el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' }), hint()));

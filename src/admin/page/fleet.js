@@ -78,7 +78,7 @@ const ping = () => load({ reach: true });
 function draw() {
   const { faults, ledger, nodes, facts } = seen;
   [none.hidden, whole.hidden] = [seen.node !== null, seen.node === null];
-  redraw(wrong, faults.length > 0 && el('div.card fault', {}, el('h2', {}, 'What is wrong'),
+  redraw(wrong, faults.length > 0 && el('div.card fault', {}, el('h2', {}, 'Problems'),
     el('ul', {}, faults.map((fault) => el('li', {}, el('bdi', {}, fault))))));
   const states = STATES.map((name) => [name, nodes.filter((it) => it.state === name).length]).filter(([name, many]) => many && name !== 'living');
   const lost = nodes.reduce((sum, it) => sum + (it.said?.ledger?.lost ?? 0), 0);

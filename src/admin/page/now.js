@@ -102,11 +102,15 @@ async function look() {
 
 function drawFaults(all) {
   const place = (fault) => (fault.server ? link('servers', { name: fault.server }) : PLACES[fault.part] ?? link('settings', { part: fault.part }));
-  redraw(faults, all.length > 0 && el('div.card fault', {}, el('h2', {}, 'What is wrong'),
+  redraw(faults, all.length > 0 && el('div.card fault', {}, el('h2', {}, 'Problems'),
     el('ul', {}, all.map((fault) => el('li', { 'data-key': `${fault.part} ${fault.server} ${fault.cause}` },
       el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause),
-      fault.server && [' ', anchor(place(fault), 'Log and restart')])))));
+      fault.server && [' ', next(fault)])))));
 }
+
+/** What to do about a fault of a server. */
+const next = ({ server, cause }) => (/in quarantine/.test(cause) ? anchor(link('tools', { server, held: 'yes' }), 'Review')
+  : anchor(link('servers', { name: server }), 'Log and restart'));
 
 /** Calls per second between consecutive samples. */
 function rates() {
@@ -142,8 +146,8 @@ function drawTiles() {
         note: before + after ? `${number(before)} not sent, ${number(after)} ${after === 1 ? 'answer' : 'answers'} blocked` : part(0) }));
     const { p50, p95 } = summary.latency_ms;
     const within = took(p95) ? `95 % within ${took(p95)}` : 'no calls';
-    all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval',
-      note: shown.from ? 'in the whole period' : within, curve: spark(points.map((point) => point.p50_ms || 0), 'Median duration over the period', 'p50') }));
+    all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval; leads to the slowest',
+      note: shown.from ? 'in the whole period' : within, href: calls && p95 >= 1 ? records({ min_duration_ms: Math.floor(p95) }) : undefined, curve: spark(points.map((point) => point.p50_ms || undefined), 'Median duration over the period', 'p50') }));
   }
   const [first, newest] = [looks.at(-1 - RATE_OVER) ?? looks[0], looks.at(-1)];
   const seconds = (newest.at - first.at) / 1000;
@@ -208,7 +212,7 @@ function selection() {
 }
 
 /** A bar behind a line, as wide as its share of the longest one. */
-const share = (part) => el('svg', { 'aria-hidden': 'true' }, el('rect.part', { width: `${100 * part}%`, height: '100%' }));
+export const share = (part) => el('svg', { 'aria-hidden': 'true' }, el('rect.part', { width: `${100 * part}%`, height: '100%' }));
 
 function draw() {
   if (!summary || !outcomes.clientWidth) return;

@@ -138,12 +138,15 @@ export function zooms({ from, to, step, first, last, isAll, zoomed }) {
   ];
 }
 
-/** A small line of values, at equal distances or at these `places` from 0 to 100. */
+/** A small line of values, at equal distances or at these `places` from 0 to 100. Where there is no value there is no line. */
 export function spark(values, label, name = 'calls', places = values.map((_, at) => at * 100 / Math.max(values.length - 1, 1))) {
-  const most = Math.max(...values, 1e-9);
-  const dots = values.map((value, at) => `${places[at].toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`);
+  const most = Math.max(...values.filter((value) => value !== undefined), 1e-9);
+  const dot = (value, at) => `${places[at].toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`;
+  const parts = values.map((value, at) => (value === undefined ? '' : dot(value, at))).join(' ').split(/ {2,}/).map((part) => part.trim()).filter(Boolean);
+  // A value alone is a short line.
+  const line = (part) => (part.includes(' ') ? part : part.replace(/^([\d.]+),(.*)$/, (_all, x, y) => `${Math.max(Number(x) - 1, 0)},${y} ${Math.min(Number(x) + 1, 100)},${y}`));
   return el('svg.spark', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
-    dots.length > 1 && el('polyline', { class: `curve ${name}`, points: dots.join(' ') }));
+    values.length > 1 && parts.map((part) => el('polyline', { class: `curve ${name}`, points: line(part) })));
 }
 
 export const milliseconds = (value) => took(value) || '0';

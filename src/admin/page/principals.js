@@ -1,12 +1,13 @@
 // The principals view: a list of callers, and a page for one of them with its access, calls, standing approvals and records.
 
-import { keyField, secret, sendWithKey, tokenForm } from './adding.js';
+import { secret, sendWithKey, tokenForm, withKey } from './adding.js';
 import { LAST, RANGES, heads, recordList } from './activity.js';
 import { stands } from './approvals.js';
-import { anchor, arrange, button, chip, confirmed, copy, el, empty, fill, identifier, keyHelp, labelled, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
-import { STATUSES } from './now.js';
+import { anchor, arrange, button, chip, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
+import { STATUSES, share } from './now.js';
 import { spark } from './plot.js';
-import { act, ask, attempt, segment } from './rest.js';
+import { subject } from './record.js';
+import { ask, attempt, segment } from './rest.js';
 import { change, go, here, link } from './route.js';
 
 const PERIOD = '24h'; // where the address names none
@@ -14,6 +15,7 @@ const PAGE = 100; // calls per request
 const PAGES = 5; // requests for the list before somebody asks for more
 const LATEST = 20; // records of the open principal
 const STEPS = 24; // of the line of calls
+const TOOLS = 5; // that the open principal called most
 /** Names of tokens. Commands are shown for these only. */
 const TOKEN = /^token:([A-Za-z0-9][\w.-]{0,63})$/;
 const COLUMNS = [
@@ -47,13 +49,14 @@ const actions = el('div.answer', { 'data-key': 'actions' });
 const renewed = el('div.came', { 'data-key': 'renewed', role: 'status' });
 const sum = el('p', {});
 const outcomes = el('ul.legend', { id: 'principal-calls' });
+const called = el('ol.tops', { id: 'principal-tools', 'aria-label': 'Tools of the newest calls' });
 const records = el('ol.records', { 'aria-label': 'Latest records, newest first' });
 const recorded = el('p.more', {});
 const standing = el('ul.cards standing', { 'aria-label': 'Standing approvals' });
 const none = quiet('None.');
 const part = (words, ...parts) => el('div.card', {}, el('h2', {}, words), parts);
 const one = el('div', { id: 'principal', hidden: true }, title,
-  el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes), part('Standing approvals', none, standing)),
+  el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes, called), part('Standing approvals', none, standing)),
   el('h2', {}, 'Latest records'), el('div.list', {}, heads('Client'), records), recorded);
 // `newest`: the record up to which calls were counted; `all`: the list, of the newest `read` calls if there are `older` ones
 let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, PAGES, [], 0, false];
@@ -105,7 +108,7 @@ export const principals = {
 function clear() {
   asked += 1;
   [newest, pages, all, read] = [undefined, PAGES, [], 0];
-  for (const place of [count, table, scope, actions, renewed, sum, outcomes, records, recorded, standing]) fill(place);
+  for (const place of [count, table, scope, actions, renewed, sum, outcomes, called, records, recorded, standing]) fill(place);
 }
 
 /** Shows or hides the form that creates tokens. */
@@ -184,7 +187,7 @@ function draw() {
       : el('table.rows', {}, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
         el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
           el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, identifier(it.name))),
-          el('td.late quiet', {}, kind(it.name)[0], it.token && [', ', expiry(it.token)]),
+          el('td.late quiet', {}, kind(it.name)[0], it.token ? [', ', expiry(it.token)] : TOKEN.test(it.name) && ', revoked'),
           el('td.wide late', {}, el('span.cut quiet', { title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
           counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
           el('td.num late', {}, it.standing ? number(it.standing) : zero()),
@@ -220,28 +223,24 @@ async function loadScope(name, mine) {
   if (!token) fill(actions);
   else if (!actions.childElementCount) fill(actions, changes(token.name));
   redraw(scope, token ? pairs(['servers', all(token.servers)], ['tools', all(token.tools)], ['operations', all(token.operations)],
-    ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'It does not exist now.');
+    ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'There is no such token: it was revoked.');
 }
 
 /** Buttons that change a token. Each asks for the API key, because a session of the page may not. */
-function changes(token) {
-  const does = (words, style, question, work) => button(words, async () => {
-    const key = keyField();
-    const enter = (event) => event.key === 'Enter' && key.closest('dialog').querySelector('.primary').click();
-    if (await confirmed(question, words, style, el('div.trial', { keydown: enter }, labelled('API key', key)))) act(() => work(key));
-  }, { class: style && 'deny' });
-  return [
-    does('New secret', '', `Replace the secret of ${token}? The present one is refused at once.`, async (key) => {
-      const { data } = await sendWithKey(key, `tokens/${segment(token)}/rotate`);
-      if (here().parameters.name === `token:${token}`) fill(renewed, secret(data));
-    }),
-    does('Revoke', 'danger', `Revoke ${token}? Whoever uses it is refused at once.`, async (key) => {
-      await sendWithKey(key, `tokens/${segment(token)}`, undefined, { method: 'DELETE' });
-      fill(renewed);
-      principals.refresh();
-    }),
-  ];
-}
+const changes = (token) => [
+  button('New secret', () => withKey(`Replace the secret of ${token}? The present one is refused at once.`, 'New secret', '', async (key) => {
+    const { data } = await sendWithKey(key, `tokens/${segment(token)}/rotate`);
+    if (here().parameters.name !== `token:${token}`) return undefined;
+    fill(renewed, secret(data));
+    return renewed.querySelector('pre');
+  })),
+  button('Revoke token', () => withKey(`Revoke ${token}? Whoever uses it is refused at once.`, 'Revoke', 'danger', async (key) => {
+    await sendWithKey(key, `tokens/${segment(token)}`, undefined, { method: 'DELETE' });
+    fill(renewed);
+    await principals.refresh();
+    return title.querySelector('a');
+  }), { class: 'deny' }),
+];
 
 /** Kind and admission of a principal by the form of its name. */
 function kind(name) {
@@ -283,6 +282,13 @@ async function loadCounts(name, mine, top) {
   const total = counted.reduce((before, [, value]) => before + value, 0);
   const well = Object.fromEntries(counted).success;
   redraw(sum, `${number(total)} ${total === 1 ? 'call' : 'calls'} in the ${LAST[period.value]}${total ? `, ${percent(well, total)} succeeded` : ''}`);
+  const { data } = await ask('activity', { type: 'tool_call', principal: name, start_time: since(), limit: PAGE, exclude_payloads: true });
+  if (mine !== asked) return;
+  const tools = new Map();
+  for (const it of data.activities) tools.set(subject(it), (tools.get(subject(it)) ?? 0) + (it.metadata?.repeated ?? 1));
+  const most = [...tools].sort((one, other) => other[1] - one[1]).slice(0, TOOLS);
+  redraw(called, most.map(([tool, calls]) => el('li', { 'data-key': tool, title: data.next_cursor && `of the newest ${PAGE} calls` }, share(calls / most[0][1]),
+    anchor(link('activity', { ...filter, tool }), identifier(tool)), el('span', {}, number(calls)))));
   redraw(outcomes, counted.map(([status, value]) => el('li', { 'data-key': status },
     value ? anchor(link('activity', { ...filter, status }), tag(status, ' ', number(value))) : tag(status, ' 0'))));
 }

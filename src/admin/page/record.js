@@ -119,7 +119,7 @@ export const explainable = ({ type, server_name: server, tool_name: tool, princi
   type === 'tool_call' && server && tool && principal && /^(direct|call_tool_\w+)$/.test(metadata?.tool_variant));
 
 /** A link to the records that share a value. */
-const only = (parameters) => [' ', el('a.more', { href: link('activity', parameters) }, 'its other records')];
+const only = (parameters) => [' ', el('a.more', { href: link('activity', parameters) }, 'other records')];
 
 function details(activity, exact, about, call) {
   const { queued_ms: queue = 0, approval_wait_ms: approval = 0 } = activity.metadata ?? {};
@@ -147,6 +147,8 @@ function details(activity, exact, about, call) {
     activity.error_message && el('p.message', {}, activity.error_message),
     decided.map((decision) => verdict(decision, activity)),
     activity.metadata?.state === 'waiting' && para(anchor(link('approvals', { id: activity.metadata.approval }), 'Its approval, while the call waits')),
+    call.status === 'rejected' && decided.some((it) => it.metadata?.policy === 'catalog') && call.server_name
+      && para(anchor(link('tools', { server: call.server_name, tool: subject(call) }), 'Review the definition')),
     explainable(call) && para(anchor(link('policy', { record: call.id }), 'What the rules say about this call')),
 
     block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),

@@ -132,7 +132,7 @@ function draw() {
   const word = q.toLowerCase();
   const found = all.filter((it) => (!wanted || it.state === wanted) && [it.name, it.reason, it.server_info].some((text) => text?.toLowerCase().includes(word)));
   markChips(form);
-  redraw(none, all.length === 0 ? empty('No server is configured.', ...nextSteps())
+  redraw(none, all.length === 0 ? adding.hidden && empty('No server is configured.', ...nextSteps())
     : found.length === 0 && empty('No server matches.', para(anchor(link('servers'), 'Show all servers'))));
   form.hidden = all.length === 0;
   const connected = all.filter((it) => it.state === 'connected').length;
@@ -172,15 +172,21 @@ function row(server, isOpen) {
 /** What to do if there is no server. */
 export const nextSteps = () => [para(anchor(link('servers', { add: 'yes' }), 'Add one here'), isLocal() ? ', or in a terminal.' : ' or in a terminal on its machine.'), ...serverCommands()];
 
+/** Opens the panel of a new server. */
+async function added([name], isAll) {
+  await load();
+  if (isAll) change({ add: '', name }, true);
+}
+
 /** Shows or hides the form that adds servers; from another machine the commands, because the proxy refuses the form. */
 function showAdding(shown) {
   if (shown !== adding.hidden) return;
   const close = () => change({ add: '' }, true);
-  fill(adding, shown && (isLocal() ? serverForm(() => all.map((it) => it.name), load, close)
+  fill(adding, shown && (isLocal() ? serverForm(() => all.map((it) => it.name), added, close)
     : el('div.empty card', {}, serverCommands(), quiet('Run these on the machine of the proxy: it adds no server that a browser elsewhere asks for.'))));
   adding.hidden = !shown;
   adder.setAttribute('aria-expanded', shown);
-  if (shown) adding.querySelector('select')?.focus();
+  if (shown) adding.querySelector('input')?.focus();
 }
 
 // ---- The panel
@@ -188,7 +194,7 @@ function showAdding(shown) {
 /** Opens the panel of a server, or says that there is no such server. */
 function openPanel(name, server) {
   if (open?.name !== name || open.isThere !== Boolean(server)) {
-    open = server ? content(name) : missing(name);
+    open = server ? content(name, server.state === 'failed') : missing(name);
     fill(details, el('div.top', {}, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
     details.hidden = false;
     details.scrollTop = 0;
@@ -211,13 +217,13 @@ const missing = (name) => ({
   name, isThere: false, title: el('h2', {}, identifier(name)), parts: para('There is no server with this name.'), draw() {}, look() {},
 });
 
-function content(name) {
+function content(name, hasFailed) {
   const title = el('div', {});
   const about = el('div', {});
   const actions = el('div.answer', {});
   const reach = el('div.reach', {});
   const [states, definitions] = [el('div.history', {}), el('div.history', { id: 'definitions' })];
-  const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, log(name), el('h3', {}, 'Latest changes of its state'), states,
+  const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, log(name, hasFailed), el('h3', {}, 'Latest changes of its state'), states,
     el('h3', {}, 'Latest changes of its definitions'), definitions];
   let [drawn, changed] = [];
   attempt(async () => {
@@ -226,6 +232,7 @@ function content(name) {
     const words = [program, ...(Array.isArray(args) ? args : [args])].filter((word) => word !== undefined);
     const isThere = words.length > 0 || url;
     fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)],
+      ['to change it', isThere && hasFailed && command(`mcpproxy upstream add --replace ${quoted(name)} ${url ? 'URL' : '-- COMMAND'}`)],
       ['to remove it', isThere && command(`mcpproxy upstream remove ${quoted(name)}`)])
       ?? quiet('It is not in the config in force.'));
   });
@@ -319,7 +326,7 @@ function buttons(server) {
       }
     });
   };
-  const settings = anchor(link('settings', { server: name }), 'Its settings');
+  const settings = anchor(link('settings', { server: name }), 'Settings');
   if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings];
   return [
     needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
@@ -329,7 +336,7 @@ function buttons(server) {
 }
 
 /** Log of a server, followed while it is open. */
-function log(name) {
+function log(name, isOpen) {
   const lines = el('pre.log', { tabindex: 0, role: 'log', 'aria-label': `Log of ${visible(name)}` });
   let [cursor, timer, kept] = [undefined, undefined, []];
   const more = async () => {
@@ -348,7 +355,7 @@ function log(name) {
     clearTimeout(timer);
     timer = setTimeout(follow, FOLLOW_MS);
   };
-  const made = el('details', { toggle: () => (made.open ? follow() : clearTimeout(timer)) }, el('summary', {}, 'Log'), lines);
+  const made = el('details', { open: isOpen, toggle: () => (made.open ? follow() : clearTimeout(timer)) }, el('summary', {}, 'Log'), lines);
   return made;
 }
 

@@ -158,7 +158,7 @@ const showAll = () => para(anchor(link('tools'), 'Show all tools'));
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
-  const notes = [it.quarantined && 'not accepted', it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
+  const notes = [it.findings?.length > 0 && 'suspicious text', it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, anchor(link('tools', { ...shown, tool: it.name }), identifier(it.name)), it.quarantined && [' ', el('span.wrong', {}, 'in quarantine')]),
     el('td', {}, !it.quarantined && tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num late error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));

@@ -21,6 +21,16 @@ Examples:
 CALLS and ERRORS count since the proxy started."
     )]
     List,
+    /// Show one server: its state, its calls and its entry in the config without secrets
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream show files
+  mcpproxy upstream show files --json")]
+    Show {
+        /// The server's name in the config
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
     /// Add a server to the config and test it
     #[command(after_help = "\
 Examples:
@@ -737,6 +747,9 @@ pub(crate) struct ActivityExport {
     /// Format: json (one object per line), csv or parquet [default: that of the file's extension; json without one]
     #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
     pub(crate) format: Option<String>,
+    /// Export only records that contain this in their JSON: names, reason, arguments or result, in any case
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) text: Option<String>,
     /// Replace an existing output file
     #[arg(long)]
     pub(crate) force: bool,
@@ -772,6 +785,9 @@ pub(crate) struct ActivityList {
     /// Show only records that contain this in their JSON: names, reason, arguments or result, in any case
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
+    /// Show only calls that took at least this long, like 500ms or 2s
+    #[arg(long, value_name = "DURATION", value_parser = crate::args::timeout)]
+    pub(crate) slower_than: Option<std::time::Duration>,
     /// Maximum number of records, up to 10000
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = count::<10_000>)]
     pub(crate) limit: u32,

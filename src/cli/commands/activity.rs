@@ -7,8 +7,8 @@ use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
 use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
-pub(super) use crate::commands::activity::row::{RowStyle, folded};
-use crate::commands::activity::row::{duration, has_answered, status_for_people};
+pub(super) use crate::commands::activity::row::{RowStyle, duration, folded};
+use crate::commands::activity::row::{has_answered, status_for_people};
 use crate::commands::activity::status_of_rows::StatusOfRows;
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
@@ -63,7 +63,8 @@ pub(super) fn run(
             backend::with(global, needs, async |backend| {
                 let records = export::run(flags, format, backend, output).await?;
                 if records == Some(0) {
-                    let message = nothing_found(&flags.filters, None, backend, global).await;
+                    let text = flags.text.as_deref();
+                    let message = nothing_found(&flags.filters, text, backend, global).await;
                     logging::print_line(message);
                 }
                 Ok(())
@@ -99,7 +100,8 @@ pub(super) async fn list_records(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    query.push(("text", flags.text.as_deref()));
+    let slower_than = flags.slower_than.map(|least| least.as_millis().max(1).to_string());
+    query.extend([("text", flags.text.as_deref()), ("min_duration_ms", slower_than.as_deref())]);
     let of_decision = of_decision(&flags.filters.records);
     if let (Format::Table, Some(status)) = (output.format, &of_decision) {
         query.iter_mut().filter(|(key, _)| *key == "status").for_each(|it| it.1 = Some(status));
@@ -122,7 +124,8 @@ pub(super) async fn list_records(
             })
             .await?;
             let may_lack = |(key, value): &(&str, Option<&str>)| {
-                value.is_some() && ["type", "status", "intent_type", "text"].contains(key)
+                value.is_some()
+                    && ["type", "status", "intent_type", "text", "min_duration_ms"].contains(key)
             };
             match query.iter().any(may_lack) {
                 true => with_related(&found, flags.limit, backend).await?,

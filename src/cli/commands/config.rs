@@ -2,6 +2,7 @@
 
 use crate::args::{ConfigSubcommand, Format, Global};
 use crate::backend::{Needs, target};
+use crate::commands::policy;
 use crate::commands::tool_names::StoredTools;
 use crate::error::{CommandError, problem_json};
 use crate::format::{list, text};
@@ -38,6 +39,7 @@ pub(super) fn run(
             let loaded = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
             let mut loaded = loaded.map_err(start_proxy::unusable)?;
             loaded.warnings.extend(StoredTools::new(&loaded.config).unmatched_settings());
+            loaded.warnings.extend(policy::rule_warnings(&loaded.config));
             output.print(&report(&loaded).to_string(), draw)
         }
         ConfigSubcommand::Reload => reload(global, output),

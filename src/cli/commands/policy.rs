@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use mcpproxy_admin::api::export::FLEET_MISSING;
 use mcpproxy_catalog::{Catalog, Snapshot};
 use mcpproxy_config::file::Loaded;
+use mcpproxy_config::problem::Problem;
 use mcpproxy_config::{Config, RuleFiles, rule_files};
 use mcpproxy_gateway::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
 use mcpproxy_policy::SessionFacts;
@@ -140,6 +141,13 @@ pub(super) fn check(
     };
     let problems = counted(problems.len(), "problem");
     Err(CommandError::failed(format!("{problems}: {outcome}")))
+}
+
+/// Warnings about the rules of a config: servers, tools and tokens that do not exist.
+pub(super) fn rule_warnings(config: &Config) -> Vec<Problem> {
+    let (_catalog, known) = seen_tools(config);
+    let found = checked(&config.rules, &known);
+    found.map(|found| found.warnings.iter().map(rule_files::problem).collect()).unwrap_or_default()
 }
 
 fn shown(problem: &RuleProblem) -> Value {

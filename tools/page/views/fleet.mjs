@@ -48,7 +48,7 @@ export async function look({ page }) {
     assert.equal(await page.getByLabel('Node', { exact: true }).inputValue(), 'other');
     assert.ok(await page.locator('#lacking').isHidden(), await page.locator('#lacking').innerText());
     await listed.first().click();
-    await page.locator('#record dd', { hasText: /^other its other records/ }).waitFor();
+    await page.locator('#record dd', { hasText: /^other other records/ }).waitFor();
     await sound(page, 'activity-node');
 
     step('a node that was killed is found gone');

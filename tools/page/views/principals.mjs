@@ -65,7 +65,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('link', { name: 'Open token:none all the same' }).click();
   await one.getByRole('heading', { name: 'token:none' }).waitFor();
   await one.getByText('0 calls in the last 24 hours').waitFor();
-  await one.getByText('It does not exist now.').waitFor();
+  await one.getByText('There is no such token: it was revoked.').waitFor();
   await visit(page, 'principals');
 
   step('a token is created with the API key, used, renewed and revoked');
@@ -94,27 +94,26 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Done' }).click();
   await row('token:made').getByRole('link').first().click();
   const dialog = page.getByRole('dialog');
-  const confirm = async (name, key) => {
-    await one.getByRole('button', { name, exact: true }).click();
-    await dialog.getByLabel('API key').fill(key);
-    await dialog.getByRole('button', { name, exact: true }).click();
-    await dialog.waitFor({ state: 'hidden' });
-  };
-  await confirm('New secret', 'wrong');
-  await page.locator('#failed').getByText('Wrong API key').waitFor();
+  const key = dialog.getByLabel('API key');
+  await one.getByRole('button', { name: 'New secret', exact: true }).click();
+  await key.fill('wrong');
+  await page.keyboard.press('Enter');
+  await dialog.getByText('Wrong API key.').waitFor();
   wrong.expected(/ 401 /);
-  await confirm('New secret', KEY);
+  await key.fill(KEY);
+  await page.keyboard.press('Enter');
+  await dialog.waitFor({ state: 'hidden' });
+  await until(() => shown.evaluate((it) => it === document.activeElement), () => page.evaluate(() => document.activeElement.outerHTML));
   const second = await shown.innerText();
   assert.deepEqual([second !== first, await use(first), await use(second)], [true, 401, 200]);
   await shown.evaluate((it) => { it.textContent = `mcpp_${'x'.repeat(43)}`; }); // another one each time
   await sound(page, 'principal-secret');
-  await one.getByRole('button', { name: 'Revoke', exact: true }).click();
-  await dialog.getByLabel('API key').fill(KEY);
-  await until(() => dialog.getByRole('button', { name: 'Revoke', exact: true }).isEnabled(), () => dialog.innerText());
+  await one.getByRole('button', { name: 'Revoke token', exact: true }).click();
+  await key.fill(KEY);
   await sound(page, 'token-revoke');
   await dialog.getByRole('button', { name: 'Revoke', exact: true }).click();
-  await one.getByText('It does not exist now.').waitFor();
-  assert.deepEqual([await use(second), await shown.count(), await one.getByRole('button', { name: 'Revoke', exact: true }).count()], [401, 0, 0]);
+  await one.getByText('There is no such token').waitFor();
+  assert.deepEqual([await use(second), await shown.count(), await one.getByRole('button', { name: 'Revoke token', exact: true }).count()], [401, 0, 0]);
   await visit(page, 'principals');
 
   step('of many calls a part is counted, and more where somebody asks for it');

@@ -91,63 +91,72 @@ export async function look({ page, wrong }) {
 
   step('a server is added with the API key, which the form does not keep');
   const add = page.locator('#server-form').getByRole('button', { name: 'Add a server', exact: true });
+  const adding = page.locator('#adding');
   const adder = page.locator('#server-adder');
   const [key, submit] = [adder.getByLabel('API key'), adder.getByRole('button', { name: 'Add', exact: true })];
+  const box = (name) => adder.getByRole('textbox', { name, exact: true });
+  const wrongly = (name, said) => until(() => page.evaluate(([field, words]) => {
+    const one = document.querySelector(`#server-adder [name="${field}"]`);
+    return one.getAttribute('aria-invalid') === 'true' && one === document.activeElement && document.getElementById(one.getAttribute('aria-describedby')).textContent.includes(words);
+  }, [name, said]), () => adder.innerText());
   assert.equal(await add.getAttribute('aria-expanded'), 'false');
   await add.click();
   assert.equal(await add.getAttribute('aria-expanded'), 'true');
   assert.match(page.url(), /#servers\?add=yes$/);
   await sound(page, 'servers-add');
   const { command, args } = configured().mcpServers.stub;
-  const box = (name) => adder.getByRole('textbox', { name, exact: true });
   await box('Name').fill('added');
   await box('Command').fill([command, ...args].map((word) => `"${word}"`).join(' '));
   await box('Environment').fill('E2E_NAME=a value');
+  await submit.click();
+  await wrongly('key', 'Enter the API key.');
   await key.fill('wrong');
   await submit.click();
-  await adder.getByText('Wrong API key').waitFor();
+  await wrongly('key', 'Wrong API key.');
   wrong.expected(/ 401 /);
   assert.deepEqual([await key.inputValue(), await box('Name').inputValue()], ['', 'added']);
   await key.fill(KEY);
   await submit.click();
-  const done = page.locator('#adding .came');
-  await done.getByText('Added added.').waitFor();
+  await panel.getByRole('heading', { name: 'added', exact: true }).waitFor();
+  assert.match(page.url(), /#servers\?name=added$/);
+  await adding.waitFor({ state: 'hidden' });
   await row('added').locator('.connected').waitFor();
   assert.deepEqual(configured().mcpServers.added, { command, args, env: { E2E_NAME: 'a value' } });
-  await done.getByRole('button', { name: 'Done' }).click();
-  await page.locator('#adding').waitFor({ state: 'hidden' });
+  await panel.getByRole('button', { name: 'Close' }).click();
 
-  step('a refused server is reported and not written');
+  step('what is refused is said at its field, and not written; the key is kept for the next attempt');
   await add.click();
-  for (const [fields, said] of [
-    [{ Name: '', Command: 'x' }, 'Give the server a name.'], [{ Name: 'n', Command: '' }, 'Give the server a command.'], [{ Name: 'n', Command: '"x' }, 'A quote in the command is not closed.'],
-    [{ Name: 'n', Command: 'x', Environment: 'NAME' }, "Write NAME=VALUE on each line, not 'NAME'."], [{ Name: 'stub', Command: 'x', Environment: '' }, "already has a server 'stub'"],
-    [{ Name: 'a:b' }, "a server's name may contain"],
+  await key.fill(KEY);
+  for (const [fields, name, said] of [
+    [{}, 'name', 'Enter a name.'], [{ Name: 'stub' }, 'name', "There is already a server 'stub'."], [{ Name: 'n' }, 'command', 'Enter the command.'],
+    [{ Command: '"x' }, 'command', 'A quote is not closed.'], [{ Command: 'x', Environment: 'NAME' }, 'env', "Write NAME=VALUE on each line, not 'NAME'."],
+    [{ Environment: '' }, 'command', 'x is not found on PATH'], [{ Name: 'a:b' }, 'name', "a server's name may contain"],
   ]) {
-    for (const [name, value] of Object.entries(fields)) await box(name).fill(value);
-    await key.fill(KEY);
+    for (const [field, value] of Object.entries(fields)) await box(field).fill(value);
     await submit.click();
-    await adder.getByText(said).waitFor();
+    await wrongly(name, said);
   }
   wrong.expected(/ 422 /);
+  assert.equal(await key.inputValue(), KEY);
   await sound(page, 'servers-add-refused');
 
   step('servers of another program are read from its JSON, and chosen');
-  await adder.getByLabel('Kind').selectOption('json');
-  await box('Servers').fill('{');
-  await adder.getByText('This is no JSON').waitFor();
+  await adder.getByText('Import JSON').click();
+  await box('Servers').fill('{"mcpServers": {\n // none\n x');
+  await adder.getByText(/Invalid JSON: .*line 3 column 2/).waitFor();
   const pasted = `"mcpServers": { // of another program
     "stub": {"command": "x"}, "mcpproxy": {"url": "${page.url().split('/ui')[0]}/mcp"}, "asks": {"command": "x", "env": {"T": "\${input:token}"}},
-    "remote": {"serverUrl": "http://127.0.0.1:9/mcp", "disabled": true}, "unwanted": {"command": "x"},
+    "remote": {"serverUrl": "http://127.0.0.1:9/mcp", "disabled": true}, "unwanted": {"command": "x"}, "weird": {"cmd": "x"},
   }`;
   await box('Servers').fill(pasted);
-  const choice = (name) => adder.getByRole('checkbox', { name });
-  await choice('stub (the name is taken)').waitFor();
-  assert.deepEqual(await Promise.all(['stub', 'mcpproxy', 'asks', 'remote', 'unwanted'].map((name) => choice(new RegExp(`^${name}\\b`)).isChecked())), [false, false, true, true, true]);
+  const choice = (name) => adder.getByRole('checkbox', { name: new RegExp(`^${name}\\b`) });
+  await adder.getByText('(the name is taken: change it above)').waitFor();
+  await adder.getByText('(no command and no url)').waitFor();
+  assert.deepEqual(await Promise.all(['stub', 'mcpproxy', 'asks', 'remote', 'unwanted', 'weird'].map((name) => choice(name).isChecked())), [false, false, true, true, true, false]);
   await choice('unwanted').uncheck();
   await sound(page, 'servers-add-json');
-  await key.fill(KEY);
   await submit.click();
+  const done = adding.locator('.came');
   await done.getByText('Added asks, remote.').waitFor();
   await row('remote').locator('.disabled').waitFor();
   assert.deepEqual([configured().mcpServers.asks, configured().mcpServers.unwanted], [{ command: 'x', env: { T: '${input:token}' }, enabled: false }, undefined]);

@@ -185,7 +185,7 @@ export async function look({ page, wrong }) {
 
   step('a server leads to its settings');
   await go(page, '#servers?name=stub');
-  await page.locator('#server').getByRole('link', { name: 'Its settings' }).click();
+  await page.locator('#server').getByRole('link', { name: 'Settings', exact: true }).click();
   await setting('call_timeout').waitFor();
   assert.equal(await form.getByLabel('Settings of').inputValue(), 'stub');
   await page.getByRole('button', { name: 'Discard' }).click();

@@ -48,7 +48,7 @@ pub(super) async fn run(
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
-    export_query.push(("format", Some(format)));
+    export_query.extend([("format", Some(format)), ("text", flags.text.as_deref())]);
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
         let written = copy(backend, &export_query, &to, &bar, |bytes| match out.write_all(bytes) {

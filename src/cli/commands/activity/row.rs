@@ -299,7 +299,7 @@ pub(super) fn taken(record: &Value) -> String {
 }
 
 /// Rounds milliseconds to a readable unit.
-pub(super) fn duration(ms: f64) -> String {
+pub(in crate::commands) fn duration(ms: f64) -> String {
     match ms {
         ms if ms < 0.095 => format!("{:.0}µs", ms * 1000.0),
         ms if ms < 10.0 => format!("{ms:.1}ms"),
