@@ -20,6 +20,7 @@ use mcpproxy_admin::api;
 use mcpproxy_admin::api::SOURCE;
 use mcpproxy_catalog::persist;
 use mcpproxy_config::Config;
+use mcpproxy_config::problem::Severity;
 use mcpproxy_downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_server as server;
@@ -131,9 +132,15 @@ pub(super) async fn despite(
     global: &Global,
 ) -> Result<Backend, CommandError> {
     let Some(client) = running_proxy::of_invalid_config(global).await else { return Err(failure) };
+    let errors: Vec<_> =
+        failure.problems.iter().filter(|it| it.severity == Severity::Error).collect();
+    let shown = match errors.as_slice() {
+        [first, _, ..] => format!("{first}, and {} more", errors.len() - 1),
+        _ => failure.message,
+    };
     logging::print_line(format_args!(
         "warning: {} (`mcpproxy config check`); the running mcpproxy keeps its previous config",
-        joined(&failure.message)
+        joined(&shown)
     ));
     Ok(Backend::Remote(client))
 }

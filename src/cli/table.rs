@@ -156,6 +156,11 @@ impl Column {
         Self::marked(columns, name, |column| column.is_repeated = true)
     }
 
+    /// Keeps the column with this name.
+    pub(super) fn with_whole(columns: Vec<Self>, name: &str) -> Vec<Self> {
+        Self::marked(columns, name, |column| column.fit = Fit::Whole)
+    }
+
     fn marked(mut columns: Vec<Self>, name: &str, mark: impl FnMut(&mut Self)) -> Vec<Self> {
         columns.iter_mut().filter(|column| column.name == name).for_each(mark);
         columns
@@ -395,7 +400,14 @@ impl TableLayout {
     fn below_of(&self, cells: &[Cell]) -> String {
         let cell_of = |it: &Shown| cells.get(it.index).map_or("", |cell| cell.text.as_str());
         let is_cut = |it: &&Shown| it.column.is_repeated && cell_of(it).width() > it.width;
-        let repeated = self.shown.iter().filter(is_cut).filter(|_| self.view.width.is_some());
+        let said: Vec<_> = self.below.iter().map(cell_of).collect();
+        // The reason may name it, without its kind.
+        let is_said = |it: &&Shown| {
+            let name = cell_of(it).rsplit(':').next().unwrap_or_default();
+            !it.column.has_servers && said.iter().any(|text| text.contains(name))
+        };
+        let repeated = self.shown.iter().filter(is_cut).filter(|it| !is_said(it));
+        let repeated = repeated.filter(|_| self.view.width.is_some());
         let parts = self.below.iter().chain(repeated).filter_map(|it| {
             let text = Some(cell_of(it)).filter(|text| !text.is_empty())?;
             Some(match &it.column {

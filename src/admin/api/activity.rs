@@ -570,7 +570,10 @@ impl RecordScan {
     }
 
     pub(super) fn accepts(&self, record: &Record) -> bool {
-        self.least_us.is_none_or(|least| record.head.duration_us >= least)
+        // The duration of an approval is the wait for a person.
+        let is_slow =
+            |least| record.head.duration_us >= least && record.head.kind != Type::Approval;
+        self.least_us.is_none_or(is_slow)
             && self.text.as_ref().is_none_or(|text| text.is_in(record))
     }
 }

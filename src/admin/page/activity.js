@@ -42,7 +42,7 @@ const form = el('form.chips', { id: 'filters', 'aria-label': 'Filters' },
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
   adder, clear);
 /** Column headings of the lines. */
-export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', { title: name === 'Time' ? 'when it began; the newest is what ended last' : undefined }, name)));
+export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', { title: name === 'Time' ? 'when it ended' : undefined }, name)));
 const rows = el('ol.records', { id: 'rows', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
@@ -134,10 +134,11 @@ const meant = (name, value) => [...(form.elements[name]?.options ?? [])].find((i
 /** Fills the form from the filter in the address. */
 function fields(filter) {
   const is = (name) => form.elements[name];
+  for (const one of form.querySelectorAll('[data-given]')) one.remove();
   for (const name of ['q', 'range', ...FILTERS]) {
     const field = is(name);
     const value = filter[name] ?? '';
-    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(option(value, name === 'min_duration_ms' ? took(Number(value)) : value));
+    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(el('option', { value, 'data-given': true }, name === 'min_duration_ms' ? took(Number(value)) : value));
     if (field !== document.activeElement || field.value.trim() !== value) field.value = value;
   }
   if (filter.from || filter.to) is('range').value = 'between';
@@ -460,6 +461,12 @@ function why(it) {
 const who = ({ principal, metadata }) => el('span.who', {}, el('bdi', {}, principal ?? ''),
   metadata?.client_name && el('bdi.quiet', {}, metadata.client_name));
 
+/** When a record was stored, which is the order of the list: the time in its id (ULID). */
+function stored({ id }) {
+  const digits = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
+  return new Date([...id.slice(0, 10)].reduce((ms, digit) => 32 * ms + digits.indexOf(digit), 0)).toISOString();
+}
+
 /** The wait of a call for its approval, which is not in its duration. */
 const waited = ({ metadata }) => metadata?.approval_wait_ms > 0 && el('span.wait', { title: 'the wait for approval' }, `+ ${took(metadata.approval_wait_ms)} wait`);
 
@@ -470,7 +477,7 @@ function line(it, filter, more) {
     el('span.name-line', {}, kind && el('span.quiet', {}, kind, ' '), identifier(subject(it), { class: 'name' })),
     el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
   return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
-    when(it.timestamp), what, who(it), tag(operation(it)) ?? el('span.none', {}),
+    el('time', { datetime: stored(it), title: `${stored(it)}, began ${it.timestamp}` }, when(stored(it)).textContent), what, who(it), tag(operation(it)) ?? el('span.none', {}),
     el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms), waited(it)));
 }
 

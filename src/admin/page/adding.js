@@ -20,7 +20,7 @@ export const serverCommands = () => [
 ];
 
 /** A field for the API key. */
-export const keyField = () => el('input', { name: 'key', type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, maxlength: 1024 });
+const keyField = () => el('input', { name: 'key', type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, maxlength: 1024 });
 
 /** What is wrong with a field of a form. */
 class Wrong extends Error {
@@ -116,8 +116,8 @@ function keyed(id, label, parts, words, work, close, fieldOf = () => undefined) 
   };
   const refused = ({ message, more: { problems = [] } = {} }) => {
     const [first] = problems;
-    const field = first && form.elements[fieldOf(first.key)];
-    if (field?.offsetParent) mark(field, first.problem.replace(`${first.key}: `, ''));
+    const field = form.elements[first ? fieldOf(first.key) : /already exists/.test(message) && 'name'];
+    if (field?.offsetParent) mark(field, first ? first.problem.replace(`${first.key}: `, '') : message);
     else fill(said, trouble(message));
     fill(said, [...said.children], problems.length > 1 && el('ul', {}, problems.map((it) => el('li', {}, it.problem))));
   };
@@ -249,7 +249,7 @@ export function serverForm(known, added, close) {
   const wanted = (fields) => {
     if (kind() === 'json') {
       const names = chosen(found);
-      if (!names.length) throw new Wrong(json, 'Choose a server.');
+      if (!names.length) throw new Wrong(json, Object.keys(read).length || !json.value.trim() ? 'Choose a server.' : 'Correct the JSON.');
       return Object.fromEntries(names.map((it) => [it, asks(read[it]) ? { ...read[it], enabled: false } : read[it]]));
     }
     const filled = (field, words) => {

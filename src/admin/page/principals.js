@@ -171,7 +171,7 @@ function draw() {
   const { q = '', sort } = here().parameters;
   const rows = matching(q);
   const names = `${number(all.length)} ${all.length === 1 ? 'principal' : 'principals'}`;
-  const of = read ? `${older ? `the newest ${number(read)}` : number(read)} calls` : 'no call';
+  const of = read ? `${older ? `the newest ${number(read)}` : number(read)} ${read === 1 ? 'call' : 'calls'}` : 'no call';
   count.textContent = all.length ? `${names}, ${of} of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
   more.hidden = !older;
   // Of a longer list only the newest calls are read.
@@ -187,7 +187,7 @@ function draw() {
       : el('table.rows', {}, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
         el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
           el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, identifier(it.name))),
-          el('td.late quiet', {}, kind(it.name)[0], it.token ? [', ', expiry(it.token)] : TOKEN.test(it.name) && ', revoked'),
+          el('td.late quiet', {}, kind(it.name)[0], it.token ? [', ', expiry(it.token)] : TOKEN.test(it.name) && ', no longer there'),
           el('td.wide late', {}, el('span.cut quiet', { title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
           counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
           el('td.num late', {}, it.standing ? number(it.standing) : zero()),
@@ -223,7 +223,7 @@ async function loadScope(name, mine) {
   if (!token) fill(actions);
   else if (!actions.childElementCount) fill(actions, changes(token.name));
   redraw(scope, token ? pairs(['servers', all(token.servers)], ['tools', all(token.tools)], ['operations', all(token.operations)],
-    ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'There is no such token: it was revoked.');
+    ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'There is no such token now.');
 }
 
 /** Buttons that change a token. Each asks for the API key, because a session of the page may not. */

@@ -750,6 +750,9 @@ pub(crate) struct ActivityExport {
     /// Export only records that contain this in their JSON: names, reason, arguments or result, in any case
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
+    /// Export only calls that took at least this long, like 500ms or 2s
+    #[arg(long, value_name = "DURATION", value_parser = crate::args::timeout)]
+    pub(crate) slower_than: Option<std::time::Duration>,
     /// Replace an existing output file
     #[arg(long)]
     pub(crate) force: bool,

@@ -142,7 +142,8 @@ pub(super) async fn list_records(
         _ if !list(&output::parse(&found)?, "/activities").is_empty() => String::new(),
         filters => nothing_found(filters, flags.text.as_deref(), backend, global).await,
     };
-    output.print(&found, |found| table(found, flags.limit, &none, output, &style))
+    let shape = (flags.limit, slower_than.is_some());
+    output.print(&found, |found| table(found, shape, &none, output, &style))
 }
 
 /// Maximum number of records fetched for the rows of a table.
@@ -191,7 +192,13 @@ async fn with_related(found: &str, limit: u32, backend: &Backend) -> Result<Stri
     Ok(found.to_string())
 }
 
-fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyle) -> String {
+fn table(
+    found: &Value,
+    (limit, by_duration): (u32, bool),
+    none: &str,
+    output: &Output,
+    style: &RowStyle,
+) -> String {
     let records = list(found, "/activities");
     if records.is_empty() {
         let lacking = lacking(found);
@@ -208,6 +215,7 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
         1 => Column::with_optional(columns, "TYPE"),
         _ => columns,
     };
+    let columns = if by_duration { Column::with_whole(columns, "DURATION") } else { columns };
     let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded)).collect();
     let (columns, rows) = match output.view.width {
         Some(_) => without_empty(columns, rows),
@@ -559,7 +567,7 @@ mod tests {
             let found =
                 serde_json::json!({"activities": [record(4711, &name), record(4712, "read_file")]});
             let drawn = |output: &Output| {
-                table(&found, 100, "", output, &RowStyle::of(output, false, None))
+                table(&found, (100, false), "", output, &RowStyle::of(output, false, None))
             };
             let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
             crate::output::tests::fits(drawn, &keeps);
@@ -579,7 +587,7 @@ mod tests {
                 crate::table::TableView { width: Some(80), colors: crate::output::Colors::Plain };
             let output =
                 Output { format: Format::Table, terminal: true, view, stderr_colors: view.colors };
-            table(&found, 100, "", &output, &RowStyle::of(&output, true, None))
+            table(&found, (100, false), "", &output, &RowStyle::of(&output, true, None))
         };
         let same = shown("tool_call", "get_current_time");
         assert!(!same.contains("TYPE"), "{same}");
@@ -600,7 +608,7 @@ mod tests {
             Output { format: Format::Table, terminal: true, view, stderr_colors: view.colors };
         let found = serde_json::json!({"activities": [record]});
         let style = RowStyle::of(&output, false, Some(TimeStyle::Utc));
-        let shown = table(&found, 100, "", &output, &style);
+        let shown = table(&found, (100, false), "", &output, &style);
         for part in ["11-21 02:12:56", "token:ops", "destr", "success"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
@@ -631,7 +639,8 @@ mod tests {
                 crate::table::TableView { width: None, colors: crate::output::Colors::Plain };
             let output =
                 Output { format: Format::Table, terminal: false, view, stderr_colors: view.colors };
-            let shown = table(&found, limit, "", &output, &RowStyle::of(&output, true, None));
+            let shown =
+                table(&found, (limit, false), "", &output, &RowStyle::of(&output, true, None));
             assert_eq!(shown.matches("tool_call").count(), expected, "-n {limit}: {shown}");
         }
     }

@@ -177,7 +177,9 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
                 UNTIL if for_people => times.show_text(&value).into(),
                 UNTIL => times.exact_text(&value).into(),
                 ARGUMENTS if for_people => match text(it, "/call/reason") {
-                    reason if reason.is_empty() => wrapped_cell(&value).into(),
+                    reason if reason.is_empty() => {
+                        format!("arguments {}", wrapped_cell(&value)).into()
+                    }
                     reason => {
                         format!("arguments {}\nreason {}", wrapped_cell(&value), cell(&reason))
                             .into()

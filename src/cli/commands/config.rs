@@ -11,7 +11,7 @@ use crate::terminal_safe::{joined, line};
 use crate::{backend, hints, logging, output, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
-use mcpproxy_config::problem::Problem;
+use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_config::{Config, file};
 use mcpproxy_runtime::os::private;
@@ -39,7 +39,15 @@ pub(super) fn run(
             let loaded = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
             let mut loaded = loaded.map_err(start_proxy::unusable)?;
             loaded.warnings.extend(StoredTools::new(&loaded.config).unmatched_settings());
-            loaded.warnings.extend(policy::rule_warnings(&loaded.config));
+            // Those that are known without the tools are among the warnings.
+            for problem in policy::rule_problems(&loaded.config) {
+                if !loaded.warnings.contains(&problem) {
+                    loaded.warnings.push(problem);
+                }
+            }
+            if loaded.warnings.iter().any(|it| it.severity == Severity::Error) {
+                return Err(start_proxy::unusable(loaded.warnings));
+            }
             output.print(&report(&loaded).to_string(), draw)
         }
         ConfigSubcommand::Reload => reload(global, output),

@@ -163,10 +163,16 @@ fn connect(
     let colors = colors(flags, output);
     let shown = shown('+', &file, known.syntax, &planned, colors);
     let wide = private::wider(path).filter(|_| carries_token);
+    let is_replaced = is_limited && token::exists(loaded, &token_name(client))?;
     let effects = |tense: &str| {
         let is_new = carries_token && token.is_none();
-        let minted = is_new
-            .then(|| format!("Token '{}' {tense} created for this entry.", token_name(client)));
+        let name = token_name(client);
+        let minted = is_new.then(|| match is_replaced {
+            true => format!(
+                "Token '{name}' {tense} revoked, and replaced by one with these limits only."
+            ),
+            false => format!("Token '{name}' {tense} created for this entry."),
+        });
         let narrowed = wide.map(|mode| {
             format!("The file's mode {tense} changed from {mode:03o} to {:03o}.", own(mode))
         });
@@ -279,10 +285,15 @@ fn connect(
         add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
         if carries_token {
             let name = token_name(client);
-            let word = client.word();
+            let limit = match is_limited {
+                true => String::new(),
+                false => format!(
+                    ", and `mcpproxy connect {} --operation read` replaces it by one that can only read",
+                    client.word()
+                ),
+            };
             let note = format!(
-                "\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it, and `mcpproxy connect {word} --operation \
-                 read` replaces it by one that can only read."
+                "\nIt uses token '{name}' (`mcpproxy token list`); `mcpproxy token revoke {name}` revokes it{limit}."
             );
             message += &hints::commands(&note);
         }
@@ -392,10 +403,10 @@ fn undo(
         let moved = moved_since(saved, &text, client, members, loaded)?;
         let with =
             if moved.is_empty() { String::new() } else { format!(", with {}", moved.join(", ")) };
-        Some(format!("The file is restored as it was before{}.", line(&with)))
+        Some(format!("The file's text will be as it was before{}.", line(&with)))
     });
     let revoked = token::exists(loaded, &token_name(client))?
-        .then(|| format!("Token '{}' is revoked.", token_name(client)));
+        .then(|| format!("Token '{}' will be revoked.", token_name(client)));
     let mut shown = shown('-', &file, known.syntax, &there, colors(flags, output));
     add_lines(&mut shown, [restored, revoked]);
     if flags.dry_run {

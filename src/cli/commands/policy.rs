@@ -143,11 +143,12 @@ pub(super) fn check(
     Err(CommandError::failed(format!("{problems}: {outcome}")))
 }
 
-/// Warnings about the rules of a config: servers, tools and tokens that do not exist.
-pub(super) fn rule_warnings(config: &Config) -> Vec<Problem> {
+/// Problems of the rules of a config, with the tools that were seen: a reload refuses an error, and a warning names a server, a
+/// tool or a token that does not exist.
+pub(super) fn rule_problems(config: &Config) -> Vec<Problem> {
     let (_catalog, known) = seen_tools(config);
-    let found = checked(&config.rules, &known);
-    found.map(|found| found.warnings.iter().map(rule_files::problem).collect()).unwrap_or_default()
+    let found = checked(&config.rules, &known).map_or_else(|found| found, |found| found.warnings);
+    found.iter().map(rule_files::problem).collect()
 }
 
 fn shown(problem: &RuleProblem) -> Value {
@@ -207,7 +208,9 @@ pub(super) async fn explain(
         let drawn = draw_explanation(explanation, output);
         let is_error = |rule: &Value| text(rule, "/outcome") == "error";
         match !has_arguments && list(explanation, "/rules").iter().any(is_error) {
-            true => format!("{drawn}A rule may read arguments: --args evaluates it for a call.\n"),
+            true => {
+                format!("It depends on the arguments, which --args gives. Without any: {drawn}")
+            }
             false => drawn,
         }
     })?;
@@ -582,7 +585,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         ("RESULT", Fit::Whole),
         ("CASE", Fit::Whole),
         ("PRINCIPAL", Fit::Key(3)),
-        ("ACTION", Fit::Rank(5)),
+        ("ACTION", Fit::Whole),
         ("TARGET", Fit::Key(1)),
         ("EXPECTED", Fit::Key(2)),
     ]);
@@ -590,6 +593,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     columns.push(Column::new("NAME", Fit::Below));
     let columns = Column::with_servers(Column::with_numbers(columns, &["CASE"]), "TARGET");
     let columns = Column::with_repeated(Column::with_repeated(columns, "PRINCIPAL"), "EXPECTED");
+    let columns = Column::with_repeated(columns, "TARGET");
     let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     output.with_notes("", table, &format!("{passed} passed, {failed} failed"))
@@ -683,7 +687,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
             vec![cell(&text(row, "/tool")).into(), cell(&text(row, "/principal")).into()];
         cells.extend(COUNTED.map(|name| text(row, &format!("/{name}")).into_owned().into()));
         let rules: Vec<_> = list(row, "/rules").iter().filter_map(Value::as_str).collect();
-        cells.push(cell(&rules.join(", ")).into());
+        let label = if output.view.width.is_some() && !rules.is_empty() { "by " } else { "" };
+        cells.push(cell(&format!("{label}{}", rules.join(", "))).into());
         cells
     });
     let rows: Vec<Vec<Cell>> = rows.collect();

@@ -330,7 +330,9 @@ fn shown(found: &Value, colors: Colors) -> String {
         }
     }
     if !tools.is_empty() {
-        let _ = writeln!(shown, "Digest  {}", line(&text(found, "/digest")));
+        // That of a server covers all of its tools, and approves all of them.
+        let of = if text(found, "/name").contains(':') { "" } else { " of all" };
+        let _ = writeln!(shown, "Digest{of}  {}", line(&text(found, "/digest")));
     }
     shown
 }

@@ -47,7 +47,9 @@ export async function look({ page, wrong }) {
   step('times are of one zone, and in UTC where they are pointed at');
   const moment = page.locator('#rows time').first();
   const [utc, title] = [await moment.getAttribute('datetime'), await moment.getAttribute('title')];
-  assert.equal(title, utc);
+  assert.match(title, new RegExp(`^${utc}, began .*Z$`));
+  const ended = await page.locator('#rows time').evaluateAll((them) => them.map((it) => it.getAttribute('datetime')));
+  assert.deepEqual(ended, ended.toSorted().reverse(), 'the newest first, as it is shown');
   assert.match(utc, /Z$/);
   assert.equal(await moment.innerText(), new Intl.DateTimeFormat('sv', { timeZone: ZONE, timeStyle: 'medium' }).format(new Date(utc)));
 

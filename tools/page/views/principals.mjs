@@ -65,7 +65,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('link', { name: 'Open token:none all the same' }).click();
   await one.getByRole('heading', { name: 'token:none' }).waitFor();
   await one.getByText('0 calls in the last 24 hours').waitFor();
-  await one.getByText('There is no such token: it was revoked.').waitFor();
+  await one.getByText('There is no such token now.').waitFor();
   await visit(page, 'principals');
 
   step('a token is created with the API key, used, renewed and revoked');

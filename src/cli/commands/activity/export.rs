@@ -48,7 +48,12 @@ pub(super) async fn run(
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
-    export_query.extend([("format", Some(format)), ("text", flags.text.as_deref())]);
+    let slower_than = flags.slower_than.map(|least| least.as_millis().max(1).to_string());
+    export_query.extend([
+        ("format", Some(format)),
+        ("text", flags.text.as_deref()),
+        ("min_duration_ms", slower_than.as_deref()),
+    ]);
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
         let written = copy(backend, &export_query, &to, &bar, |bytes| match out.write_all(bytes) {

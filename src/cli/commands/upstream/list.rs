@@ -21,6 +21,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use tokio::runtime::LocalRuntime;
 
+/// Width from which a protocol that all servers share is shown.
+const WIDE: usize = 100;
+
 /// Indentation of notes below the list.
 const NOTE_INDENT: usize = 2;
 
@@ -29,7 +32,7 @@ const REFUSED: &str = "";
 
 /// Columns of the list with the JSON pointers of their values.
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 9] = [
-    (("NAME", Fit::Middle), "/name"),
+    (("NAME", Fit::Key(0)), "/name"),
     (("STATE", Fit::Whole), "/state"),
     (("PROTOCOL", Fit::Rank(7)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
@@ -118,12 +121,16 @@ fn table(servers: &Value, output: &Output) -> String {
     let all = list(servers, "/servers");
     let for_people = output.view.width.is_some();
     let none_runs = for_people && all.iter().any(|server| text(server, "/reason") == NONE_RUNS);
+    let protocols: HashSet<_> = all.iter().map(|it| text(it, "/protocol")).collect();
+    let is_narrow = output.view.width.is_some_and(|width| width < WIDE);
     // People need no column of zeros, no empty one, and no reason that all rows share.
     let is_shown = |at: &str| {
         let is_needless = |server: &Value| match (at, &*text(server, at)) {
             (REFUSED, _) => server.pointer("/calls").is_none(),
             // Among the reasons.
             ("/quarantined", _) => true,
+            // Names need the space.
+            ("/protocol", _) => is_narrow && protocols.len() == 1,
             ("/reason", _) if in_quarantine(server).is_some() => false,
             (_, "") => true,
             ("/reason", reason) => {
@@ -170,11 +177,7 @@ fn table(servers: &Value, output: &Output) -> String {
                 columns.iter().map(|((name, fit), _)| Column::new(*name, *fit)).collect(),
                 &["TOOLS", "QUARANTINED", "CALLS", "ERRORS", "REFUSED"],
             );
-            let protocols: HashSet<_> = all.iter().map(|it| text(it, "/protocol")).collect();
-            let columns = match protocols.len() {
-                1 => Column::with_optional(columns, "PROTOCOL"),
-                _ => columns,
-            };
+            let columns = Column::with_repeated(columns, "NAME");
             let mut shown = output.table(&columns, rows);
             if none_runs {
                 let note = format!("({NONE_RUNS}: `mcpproxy serve` starts one)");
