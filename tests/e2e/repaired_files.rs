@@ -260,12 +260,14 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     };
     let well = proxy.cli(&["doctor", "--json"]);
     assert!(about(&well).iter().all(|it| it["outcome"] == "ok"), "{}", well.stdout);
-    // Only the running proxy knows the tools. Without it the files are valid.
+    // The rules do not fit the tools, as the running proxy and the check of the files both find.
     let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
         when { context.args.nothing == 1 };"#;
     put_rules(&proxy, misfit);
     until("it is reported", || rejected(&proxy));
-    assert_eq!(proxy.cli(&["config", "check"]).code, Some(0));
+    let checked = proxy.cli(&["config", "check"]);
+    assert_eq!(checked.code, Some(5), "{}", checked.stdout);
+    assert!(checked.stderr.contains("nothing"), "{}", checked.stderr);
     let doctor = proxy.cli(&["doctor", "--json"]);
     assert_eq!(doctor.code, Some(1), "{}", doctor.stdout);
     let reported = about(&doctor);
