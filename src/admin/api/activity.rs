@@ -1,6 +1,7 @@
 //! `/api/v1/activity…`: records of the log, filtered, paged and searched (ACT-5, FR-038..040).
 //!
-//! A text (`text=`) and a minimum duration (`min_duration_ms=`) have no index. The export thread, for which calls do not wait, reads the records in portions.
+//! A text (`text=`) and a minimum duration (`min_duration_ms=`) have no index. The export thread, for which calls do not
+//! wait, reads the records in portions.
 //! A response ends when its page is full, after [`MAX_SEARCHED`] records or after [`MAX_TIME`]; its cursor is then the
 //! last record examined, so a page may be empty although more records follow.
 

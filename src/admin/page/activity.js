@@ -476,8 +476,9 @@ function line(it, filter, more) {
   const what = el('span.what', {},
     el('span.name-line', {}, kind && el('span.quiet', {}, kind, ' '), identifier(subject(it), { class: 'name' })),
     el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
+  const ended = stored(it);
   return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
-    el('time', { datetime: stored(it), title: `${stored(it)}, began ${it.timestamp}` }, when(stored(it)).textContent), what, who(it), tag(operation(it)) ?? el('span.none', {}),
+    el('time', { datetime: ended, title: `${ended}, began ${it.timestamp}` }, when(ended).textContent), what, who(it), tag(operation(it)) ?? el('span.none', {}),
     el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms), waited(it)));
 }
 

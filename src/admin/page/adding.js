@@ -1,7 +1,7 @@
 // Forms that add servers and create tokens. A session of the page may do neither, because a server may be a program and a token
 // outlives the session: these requests carry the API key, which is typed for each of them and kept nowhere.
 
-import { button, code, command, el, fill, identifier, labelled, laidOut, option, para, quiet, trouble, when } from './dom.js';
+import { button, code, command, el, fill, identifier, isObject, labelled, laidOut, option, para, quiet, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, send } from './rest.js';
 
 const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
@@ -168,7 +168,6 @@ function pairsOf(field, sign) {
   return found.length ? Object.fromEntries(found) : undefined;
 }
 
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 const isEntry = (value) => isObject(value) && ['command', 'url', 'serverUrl', 'httpUrl'].some((key) => typeof value[key] === 'string');
 
 /** Blanks of the same shape, so that a parser's position stays that of the text. */

@@ -246,7 +246,7 @@ function waits(it) {
     const scope = reach.value;
     const long = scope ? `, ${reach.selectedOptions[0].textContent}` : '';
     const sure = !call.destructive && !scope;
-    const facts = pairs(['reason', call.reason && [el('span.quiet', {}, 'the agent says: '), el('bdi', {}, call.reason)]], ['principal', el('bdi', {}, call.principal)], ['client', call.client_name && el('bdi', {}, call.client_name)], ['valid for', el('strong', {}, scope ? long.slice(2) : 'this call')]);
+    const facts = pairs(['reason', reasonOf(call)], ['principal', el('bdi', {}, call.principal)], ['client', call.client_name && el('bdi', {}, call.client_name)], ['valid for', el('strong', {}, scope ? long.slice(2) : 'this call')]);
     const question = `Approve the ${call.operation} call of ${it.access}?`;
     if (sure || await confirmed(question, 'Approve', call.destructive ? 'danger' : '', facts, block('Arguments', call.arguments))) {
       decide({ decision: 'approve', digest: call.digest, for: scope || null }, `Approved${long}.`, 'success');
@@ -258,7 +258,7 @@ function waits(it) {
   const card = el('li.card', { 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
     el('div.line', {}, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
     shown, meta, inputs, all,
-    pairs(['reason', call.reason && [el('span.quiet', {}, 'the agent says: '), el('bdi', {}, call.reason)]], ['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
+    pairs(['reason', reasonOf(call)], ['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
       ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain', approval: it.id }), 'what the rules say')]],
       ['node', it.node], ['id', copied(it.id, 'id')]),
     el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' }), hint()));
@@ -267,6 +267,9 @@ function waits(it) {
   card.tick = tick;
   return card;
 }
+
+/** The agent's own words, marked as such. */
+const reasonOf = ({ reason }) => reason && [el('span.quiet', {}, 'the agent says: '), el('bdi', {}, reason)];
 
 /** The accessed item; a tool leads to its definition. */
 const named = (access, isTool) => (isTool ? anchor(link('tools', { tool: access }), identifier(access)) : identifier(access));

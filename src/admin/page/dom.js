@@ -307,6 +307,8 @@ export function json(text) {
   return JSON.parse(text, spelled);
 }
 
+export const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
 export const laidOut = (value) => JSON.stringify(value, null, 2);
 
 let around = (work) => work();

@@ -61,7 +61,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
     for (const one of series) {
       const line = points.map((point, at) => (value(point, one) ? `${middle(at).toFixed(1)},${y(value(point, one)).toFixed(1)}` : ''));
       // Where nothing was called there is no line.
-      for (const part of line.join(' ').split(/ {2,}/).map((it) => it.trim()).filter(Boolean)) {
+      for (const part of runs(line)) {
         const dots = part.split(' ');
         parts.push(dots.length > 1 ? el('polyline', { class: `curve ${one.name}`, points: part })
           : el('rect', { class: `bar ${one.name}`, x: Number(dots[0].split(',')[0]) - DOT / 2, y: Number(dots[0].split(',')[1]) - DOT / 2, width: DOT, height: DOT }));
@@ -74,6 +74,9 @@ export function plot(place, { points, step, series, kind, label, spell = number,
   drag(drawn, chosen, { points, wide, step, picked, clicked, hovered });
   fill(place, drawn);
 }
+
+/** The points of each line, if the dots that are empty interrupt it. */
+const runs = (dots) => dots.join(' ').split(/ {2,}/).map((part) => part.trim()).filter(Boolean);
 
 /** A click is of one step; a way with the button down picks a range. */
 function drag(drawn, chosen, { points, wide, step, picked, clicked, hovered }) {
@@ -142,7 +145,7 @@ export function zooms({ from, to, step, first, last, isAll, zoomed }) {
 export function spark(values, label, name = 'calls', places = values.map((_, at) => at * 100 / Math.max(values.length - 1, 1))) {
   const most = Math.max(...values.filter((value) => value !== undefined), 1e-9);
   const dot = (value, at) => `${places[at].toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`;
-  const parts = values.map((value, at) => (value === undefined ? '' : dot(value, at))).join(' ').split(/ {2,}/).map((part) => part.trim()).filter(Boolean);
+  const parts = runs(values.map((value, at) => (value === undefined ? '' : dot(value, at))));
   // A value alone is a short line.
   const line = (part) => (part.includes(' ') ? part : part.replace(/^([\d.]+),(.*)$/, (_all, x, y) => `${Math.max(Number(x) - 1, 0)},${y} ${Math.min(Number(x) + 1, 100)},${y}`));
   return el('svg.spark', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },

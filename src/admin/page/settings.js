@@ -1,7 +1,7 @@
 // The config in force without secrets, its differences from the file, a form and an editor for settings with a preview, and the status
 // of the proxy itself.
 
-import { anchor, block, button, bytes, code, confirmed, copied, editable, el, fill, identifier, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
+import { anchor, block, button, bytes, code, confirmed, copied, editable, el, fill, identifier, isObject, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, get, send } from './rest.js';
 import { link } from './route.js';
 import { settingsForm } from './settings_form.js';
@@ -180,8 +180,6 @@ function close() {
   for (const place of [fields, proposed, pending]) fill(place);
   editor.hidden = true;
 }
-
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** The JSON Merge Patch from `old` to `next`. */
 function patchOf(old, next) {

@@ -1,14 +1,12 @@
 // A form for the settings that can be changed here, made from the JSON Schema of the config.
 
-import { button, bytes, el, fill, labelled, number, option } from './dom.js';
+import { button, bytes, el, fill, isObject, labelled, number, option } from './dom.js';
 
 const HIDDEN = '(not shown)';
 const ALL = 'All servers';
 const GENERAL = 'General';
 
 let ids = 0; // of fields, which their labels name
-
-const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** The schema of a path, with its references resolved; `undefined` if there is none. */
 function schemaOf(root, path) {

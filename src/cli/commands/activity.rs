@@ -5,7 +5,7 @@
 use crate::args::{ActivityCommand, ActivityList, Format, Global, RecordFilters};
 use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
-use crate::commands::activity::export::{Retries, filters, times};
+use crate::commands::activity::export::{Retries, filters, minimum_duration, times};
 use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
 pub(super) use crate::commands::activity::row::{RowStyle, duration, folded};
 use crate::commands::activity::row::{has_answered, status_for_people};
@@ -100,7 +100,7 @@ pub(super) async fn list_records(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    let slower_than = flags.slower_than.map(|least| least.as_millis().max(1).to_string());
+    let slower_than = minimum_duration(flags.slower_than);
     query.extend([("text", flags.text.as_deref()), ("min_duration_ms", slower_than.as_deref())]);
     let of_decision = of_decision(&flags.filters.records);
     if let (Format::Table, Some(status)) = (output.format, &of_decision) {

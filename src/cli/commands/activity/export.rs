@@ -48,7 +48,7 @@ pub(super) async fn run(
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
-    let slower_than = flags.slower_than.map(|least| least.as_millis().max(1).to_string());
+    let slower_than = minimum_duration(flags.slower_than);
     export_query.extend([
         ("format", Some(format)),
         ("text", flags.text.as_deref()),
@@ -78,6 +78,11 @@ pub(super) async fn run(
     }
     output.print(&done.to_string(), draw)?;
     check_complete(missing).map(|()| records)
+}
+
+/// Value of `min_duration_ms` for `--slower-than`.
+pub(super) fn minimum_duration(slower_than: Option<Duration>) -> Option<String> {
+    slower_than.map(|least| least.as_millis().max(1).to_string())
 }
 
 /// Refuses to replace a file that has content. A pipe or a device is only written to.
