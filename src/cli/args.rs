@@ -59,6 +59,26 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
+/// Definition that the command line is parsed with. The help of a subcommand has the global options for its output alone;
+/// the help of mcpproxy has all.
+pub(super) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    // Global options are copied into the subcommands here.
+    command.build();
+    command.mut_subcommands(with_output_options_alone)
+}
+
+fn with_output_options_alone(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.is_global_set() {
+        true => {
+            let is_of_output = ["output", "json"].contains(&arg.get_id().as_str());
+            arg.hide(!is_of_output).help_heading("Global options ('mcpproxy --help' has all)")
+        }
+        false => arg,
+    });
+    command.mut_subcommands(with_output_options_alone)
+}
+
 /// Flags accepted by every command. A flag overrides the environment, which overrides the config file.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
@@ -320,7 +340,7 @@ Examples:
   mcpproxy token revoke ci"
     )]
     Token(TokenCommand),
-    /// Check or reload the config file, print its path or its JSON Schema
+    /// Check, change or reload the config file, print its path or its JSON Schema
     #[command(
         subcommand,
         after_help = "\
@@ -593,6 +613,45 @@ Examples:
 Editors complete and check a config that begins with {\"$schema\": \"./mcp_config.schema.json\", …}. \
 A running proxy serves the schema at /api/v1/config/schema.json.")]
     Schema,
+    /// Print the value of a key in the config file
+    #[command(after_help = "\
+Examples:
+  mcpproxy config get tools_limit
+  mcpproxy config get mcpServers.files.args
+  mcpproxy config get mcpServers -o json
+
+Exit code 1 if the file does not set the key.")]
+    Get {
+        /// Key, with dots between its parts
+        key: String,
+    },
+    /// Set a key in the config file; a running proxy reloads it
+    #[command(after_help = "\
+Examples:
+  mcpproxy config set tools_limit 20
+  mcpproxy config set mcpServers.files.call_timeout 30s
+  mcpproxy config set allowed_hosts '[\"proxy.example.com\"]'
+  mcpproxy config set api_key '${env:MCPPROXY_KEY}'
+
+The value is JSON, or a text without quotes. A list is set as a whole. Comments and layout of the \
+file are preserved. An unknown key, or a value that makes the config invalid, changes nothing. The guide's \
+page configuration and `mcpproxy config schema` list the keys.")]
+    Set {
+        /// Key, with dots between its parts
+        key: String,
+        /// Value: JSON, or a text
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
+    /// Remove a key from the config file, so that its default applies
+    #[command(after_help = "\
+Examples:
+  mcpproxy config unset tools_limit
+  mcpproxy config unset mcpServers.files.call_timeout")]
+    Unset {
+        /// Key, with dots between its parts
+        key: String,
+    },
     /// Print the path of the config file in use
     #[command(after_help = "\
 Examples:
@@ -704,8 +763,10 @@ mod tests {
             assert_eq!(broken, None, "{path}");
         });
         let doctor =
-            Cli::command().term_width(80).try_get_matches_from(["mcpproxy", "doctor", "-h"]);
+            super::command().term_width(80).try_get_matches_from(["mcpproxy", "doctor", "-h"]);
         let help = doctor.unwrap_err().to_string();
+        let (_, global) = help.split_once("Global options").unwrap();
+        assert!(global.contains("--output") && !global.contains("--log-level"), "{help}");
         let (_, prose) = help.split_once("Checked:").unwrap();
         let lines: Vec<_> = prose.trim_end().lines().collect();
         let (_, full) = lines.split_last().unwrap();

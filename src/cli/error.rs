@@ -1,10 +1,11 @@
 //! Error of a command: exit code and a one-line message with the next step.
 
 use crate::hints;
-use crate::terminal_safe::{joined, line};
+use crate::terminal_safe::{self, joined, line};
 use http::StatusCode;
 use mcpproxy_config::problem::{Problem, Severity};
 use std::fmt;
+use std::io::{IsTerminal as _, Write as _};
 
 /// Failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,30 @@ impl CommandError {
         self
     }
 
+    /// Kind of the error for programs: that of the proxy's status if it is listed, else that of the exit code.
+    fn code(&self) -> &'static str {
+        let of_status = CODES_OF_STATUSES.iter().find(|(status, _)| self.status == Some(*status));
+        match (of_status, self.exit) {
+            (Some((_, code)), Exit::Failed) => code,
+            (_, Exit::Failed) => "failed",
+            (_, Exit::Usage) => "usage",
+            (_, Exit::Unreachable) => "unreachable",
+            (_, Exit::Store) => "store",
+            (_, Exit::Config) => "config",
+            (_, Exit::Incomplete) => "incomplete",
+            (_, Exit::Interrupted | Exit::Terminated) => "aborted",
+        }
+    }
+
+    /// Prints the error to stderr.
+    pub(super) fn print(&self, json: bool) {
+        let (mut stderr, line) = (std::io::stderr(), self.line(json));
+        let for_terminal = json && stderr.is_terminal();
+        let line = if for_terminal { terminal_safe::json(&line) } else { line.into() };
+        // A closed stderr cannot be reported anywhere.
+        let _ = writeln!(stderr, "{line}");
+    }
+
     /// The line for stderr, or one line per config problem; a JSON object if results are JSON.
     pub(super) fn line(&self, json: bool) -> String {
         if !json && !self.problems.is_empty() {
@@ -80,7 +105,8 @@ impl CommandError {
             return format!("error: {}", line(&hints::commands(&self.message)));
         }
         let mut error = serde_json::json!({
-            "success": false, "error": self.message, "exit_code": self.exit as u8,
+            "success": false, "error": self.message, "code": self.code(),
+            "exit_code": self.exit as u8,
         });
         if let (Some(map), Some(id)) = (error.as_object_mut(), &self.request_id) {
             map.insert("request_id".to_owned(), id.as_str().into());
@@ -92,6 +118,18 @@ impl CommandError {
         error.to_string()
     }
 }
+
+/// Words of the proxy's error statuses in JSON errors.
+const CODES_OF_STATUSES: [(StatusCode, &str); 8] = [
+    (StatusCode::BAD_REQUEST, "invalid"),
+    (StatusCode::UNAUTHORIZED, "unauthorized"),
+    (StatusCode::FORBIDDEN, "forbidden"),
+    (StatusCode::NOT_FOUND, "not_found"),
+    (StatusCode::CONFLICT, "conflict"),
+    (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+    (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
+    (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+];
 
 /// JSON form of a config problem.
 pub(super) fn problem_json(problem: &Problem) -> serde_json::Value {
@@ -149,6 +187,23 @@ mod tests {
         assert_eq!(json["exit_code"], 5);
         assert_eq!(json["success"], false);
         assert!(json.get("request_id").is_none());
+    }
+
+    #[test]
+    fn json_errors_have_the_kind_of_their_status_or_exit_code() {
+        for (exit, status, expected) in [
+            (Exit::Failed, None, "failed"),
+            (Exit::Failed, Some(StatusCode::NOT_FOUND), "not_found"),
+            (Exit::Failed, Some(StatusCode::IM_A_TEAPOT), "failed"),
+            (Exit::Usage, Some(StatusCode::BAD_REQUEST), "usage"),
+            (Exit::Unreachable, None, "unreachable"),
+            (Exit::Terminated, None, "aborted"),
+        ] {
+            let mut failure = CommandError::new(exit, "no");
+            failure.status = status;
+            let json: serde_json::Value = serde_json::from_str(&failure.line(true)).unwrap();
+            assert_eq!(json["code"], expected, "{exit:?} {status:?}");
+        }
     }
 
     #[test]

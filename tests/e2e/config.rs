@@ -75,6 +75,50 @@ fn comments_and_trailing_commas_are_accepted_and_kept_by_edits() {
 
 // CFG-2
 #[test]
+fn one_key_is_read_set_and_removed_and_a_mistake_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    let text = "{\n  // Ours.\n  \"data_dir\": \"DIR\",\n  \"mcpServers\": {\"a.b\": {\"command\": \"cat\"}}\n}\n";
+    let text = text.replace("DIR", &folder.path().join("data").display().to_string());
+    write_private(&path, &text);
+    for (key, value) in [
+        ("tools_limit", "20"),
+        ("mcpServers.a.b.call_timeout", "30s"),
+        ("allowed_hosts", r#"["proxy.example.com"]"#),
+        ("api_key", "12345678901234567890123456789012"),
+    ] {
+        let set = run(&path, &["config", "set", key, value]);
+        assert_eq!(set.code, Some(0), "{key}: {}", set.stderr);
+        let read = run(&path, &["config", "get", key]);
+        assert_eq!((read.code, read.stdout.trim_end()), (Some(0), value), "{key}");
+    }
+    let changed = std::fs::read_to_string(&path).unwrap();
+    assert!(changed.contains("// Ours."), "{changed}");
+    // A text of digits is a number only where the config has one.
+    assert!(changed.contains(r#""tools_limit": 20"#), "{changed}");
+    assert!(changed.contains(r#""api_key": "12345678901234567890123456789012""#), "{changed}");
+    for (command, code, words) in [
+        (&["set", "tools_limit", "many"][..], 5, "expected a whole number"),
+        (&["set", "tool_limit", "5"], 1, "unknown key 'tool_limit' (did you mean 'tools_limit'?)"),
+        (&["set", "mcpServers.a.b.comand", "x"], 1, "unknown key 'mcpServers.a.b.comand'"),
+        (&["get", "tool_limit"], 1, "did you mean 'tools_limit'?"),
+        (&["get", "keepalive"], 1, "does not set 'keepalive', so its default applies"),
+    ] {
+        let output = run(&path, &[&["config"], command].concat());
+        assert_eq!(output.code, Some(code), "{command:?}: {}", output.stderr);
+        assert!(output.stderr.contains(words), "{command:?}: {}", output.stderr);
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), changed);
+    for (key, words) in [("tools_limit", "Removed 'tools_limit'"), ("tools_limit", "does not set")]
+    {
+        let unset = run(&path, &["config", "unset", key]);
+        assert_eq!(unset.code, Some(0), "{}", unset.stderr);
+        assert!(unset.stdout.contains(words), "{}", unset.stdout);
+    }
+    assert!(!std::fs::read_to_string(&path).unwrap().contains("tools_limit"));
+}
+
+#[test]
 fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");

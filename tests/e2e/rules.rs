@@ -326,6 +326,14 @@ fn rul_5_tool_hidden_by_a_rule_is_refused_like_a_missing_one() {
             assert_eq!(error_text(&refused), text.replace("TOOL", tool), "{variant}");
         }
     }
+    // The operator reads the rule in the record of a call that the agent believes to name no tool.
+    let _ = client.call("read", "s:delete_item", json!({}));
+    let metadata = decision(&proxy)["metadata"].clone();
+    assert_eq!(
+        (&metadata["policy"], &metadata["rules"]),
+        (&json!("rules"), &json!(["reads-only"])),
+        "{metadata}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `mcpproxy config …` and `mcpproxy init`: check, locate, reload and create the config.
+//! `mcpproxy config …` and `mcpproxy init`: check, change, locate, reload and create the config.
 
 use crate::args::{ConfigSubcommand, Format, Global};
 use crate::backend::{Needs, target};
@@ -19,6 +19,8 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::path::Path;
+
+mod key;
 
 /// Runs a config command.
 pub(super) fn run(
@@ -50,6 +52,9 @@ pub(super) fn run(
             }
             output.print(&report(&loaded).to_string(), draw)
         }
+        ConfigSubcommand::Get { key } => key::get(key, global, output),
+        ConfigSubcommand::Set { key, value } => key::change(key, Some(value), global, output),
+        ConfigSubcommand::Unset { key } => key::change(key, None, global, output),
         ConfigSubcommand::Reload => reload(global, output),
         ConfigSubcommand::Schema => match output.format {
             Format::Table | Format::Json => output::write(CONFIG_SCHEMA.as_bytes()),

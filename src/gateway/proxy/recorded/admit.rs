@@ -170,7 +170,7 @@ impl OnRecord<'_> {
                         access
                     } else {
                         if let Some(tool) = perhaps_hidden.filter(|tool| !self.is_shown(tool)) {
-                            return Err(self.hidden(&tool.name, &denial, arguments, intent).into());
+                            return Err(self.hidden(&tool, &denial, arguments, intent).into());
                         }
                         let help = help(&denial, arguments, intent, |tool| self.shows(tool));
                         return Err(self.denied(&denial).helping(help).into());
@@ -301,12 +301,21 @@ impl OnRecord<'_> {
     /// actual reason.
     fn hidden(
         &mut self,
-        name: &ToolName,
+        tool: &Arc<Tool>,
         denial: &Denial,
         arguments: &[u8],
         intent: Option<Intent<'_>>,
     ) -> Refusal {
-        self.denied(denial);
+        let name = &tool.name;
+        // A wrong intent is not the reason if a rule hides the tool.
+        let hiding = match denial {
+            Denial::Scope { .. } | Denial::Rule(_) => None,
+            _ => {
+                let access = Access::Tool(ToolAccess::direct(Arc::clone(tool)));
+                self.refused_by_name(access, arguments, None)
+            }
+        };
+        self.denied(hiding.as_ref().unwrap_or(denial));
         let by_name = self.denial_of_name(name, arguments, intent);
         let refusal = match &by_name {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
