@@ -132,6 +132,12 @@ fn is_same_violation(decision: &Value, reason: &str) -> bool {
         }
 }
 
+/// Whether the reason of its call states what this decision is about.
+pub(super) fn is_stated(decision: &Value, reason: &str) -> bool {
+    let why = text(decision, "/metadata/reason");
+    (!why.is_empty() && reason.contains(&*why)) || is_same_violation(decision, reason)
+}
+
 /// Short form of the text of a blocked result: the exceeded limit, or the place in the result and its violation. `None`
 /// for the text of another refusal.
 fn violation(reason: &str, decision: &Value) -> Option<String> {

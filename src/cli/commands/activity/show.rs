@@ -5,8 +5,9 @@
 
 use crate::args::Format;
 use crate::backend::{Backend, target};
+use crate::commands::activity::reason::is_stated;
 use crate::commands::activity::row::{
-    approval, folded, is_waiting, status_for_people, stored, taken,
+    approval, duration, folded, is_waiting, status_for_people, stored, taken,
 };
 use crate::completion::did_you_mean;
 use crate::error::CommandError;
@@ -15,7 +16,7 @@ use crate::output::{Output, Paragraph, parse};
 use crate::terminal_safe::line;
 use jiff::{SignedDuration, Timestamp};
 use mcpproxy_activity::Id;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
@@ -109,25 +110,27 @@ async fn page(backend: &Backend, offset: u64) -> Result<Value, CommandError> {
 }
 
 /// Members shown first: the outcome and its reason. Decisions and approvals about the record follow them.
-const OUTCOME: [&str; 2] = ["status", "error_message"];
+const OUTCOME: [&str; 2] = ["status", "reason"];
 
 /// Members shown after the outcome, in this order.
 const FIRST: [&str; 11] = [
+    "tool",
     "type",
-    "server_name",
-    "tool_name",
     "principal",
     "intent",
     "arguments",
+    "response",
+    "took",
     "began",
-    "duration_ms",
     "stored",
+    "number",
     "id",
-    "metadata",
 ];
 
-/// Members shown last, in this order, unless they are true.
-const AT_END: [&str; 5] = ["response_truncated", "node", "seq", "prev_hash", "hash"];
+/// Members that only JSON and YAML have: they place the record in its log.
+const OF_THE_LOG: [&str; 3] = ["node", "prev_hash", "hash"];
+/// Line that refers to them.
+const WHOLE_RECORD: &str = "(-o yaml shows the whole record, with the hashes of the log)";
 
 /// Width of the label column.
 const LABEL: usize = 21;
@@ -148,7 +151,9 @@ pub(super) async fn show(
     };
     let times = Times::new(Some(time.unwrap_or(TimeStyle::Utc)), output.terminal);
     let width = output.view.width;
-    output.print(record.json()?, |data| render(data, &related, &times, width))
+    output.print(record.json()?, |data| {
+        output.with_notes("", render(data, &related, &times, width), WHOLE_RECORD)
+    })
 }
 
 /// Decisions and approvals about a call, the call that a decision is about, or the answer to an approval that waited.
@@ -218,8 +223,8 @@ async fn of_request(
     Ok(list(&found, "/activities").iter().rev().cloned().collect())
 }
 
-/// One line per related record.
-fn beside(related: &[Value], width: Option<usize>) -> String {
+/// One line per related record. A decision does not repeat the `reason` of its call.
+fn beside(related: &[Value], reason: &str, width: Option<usize>) -> String {
     let mut shown = String::new();
     let value = Paragraph::new(width).indented(LABEL).keeping_paths();
     for record in related {
@@ -227,7 +232,11 @@ fn beside(related: &[Value], width: Option<usize>) -> String {
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
         let (label, summary) = match &*kind {
             "policy_decision" => {
-                ("decision", format!("{} by {policy}: {why}", status_for_people(record)))
+                let why = match is_stated(record, reason) {
+                    true => String::new(),
+                    false => format!(": {why}"),
+                };
+                ("decision", format!("{} by {policy}{why}", status_for_people(record)))
             }
             "approval" => ("approval", answer(record)),
             _ => {
@@ -273,9 +282,27 @@ pub(super) fn render(
         }
         members.insert("stored".to_owned(), times.exact(time).into());
     }
-    let outcome = status_for_people(&record).into_owned();
-    if let Some(shown) = record.get_mut("status") {
-        *shown = outcome.into();
+    let reason = text(&record, "/error_message").into_owned();
+    let (outcome, took) = (status_for_people(&record).into_owned(), time_taken(&record));
+    if let Some(members) = record.as_object_mut() {
+        members.insert("status".to_owned(), outcome.into());
+        members.insert("took".to_owned(), took.into());
+        // A decision has its reason in the metadata.
+        let why = members.get_mut("metadata").and_then(Value::as_object_mut);
+        let why = why.filter(|_| reason.is_empty()).and_then(|it| it.remove("reason"));
+        members.insert("reason".to_owned(), why.unwrap_or_else(|| reason.as_str().into()));
+        members.remove("error_message");
+        if let Some(number) = members.remove("seq") {
+            members.insert("number".to_owned(), number);
+        }
+        name_tool(members);
+        let is_of_the_log = |name: &str| OF_THE_LOG.contains(&name);
+        members.retain(|name, value| {
+            !is_of_the_log(name)
+                && !["duration_ms", "overhead_us"].contains(&name.as_str())
+                && (name != "response_truncated" || *value == Value::Bool(true))
+                && (name != "response_bytes" || *value != Value::from(0))
+        });
     }
     // The metadata repeat the intent as it was sent.
     if record.pointer("/metadata/intent") == record.get("intent")
@@ -293,10 +320,9 @@ pub(super) fn render(
     let all = record.as_object().into_iter().flatten();
     let mut members: Vec<_> = all.map(|(name, value)| (name.as_str(), value)).collect();
     let position = |names: &[&str], name: &str| names.iter().position(|it| *it == name);
-    members.sort_by_key(|(name, value)| {
-        let last = position(&AT_END, name).filter(|_| **value != Value::Bool(true));
+    members.sort_by_key(|(name, _)| {
         let outcome = position(&OUTCOME, name).unwrap_or(OUTCOME.len());
-        (outcome, last, position(&FIRST, name).unwrap_or(FIRST.len()))
+        (outcome, position(&FIRST, name).unwrap_or(FIRST.len()))
     });
     let values = Paragraph::new(width).indented(LABEL).keeping_paths();
     let outcome = members.iter().take_while(|(name, _)| OUTCOME.contains(name)).count();
@@ -304,15 +330,36 @@ pub(super) fn render(
     for (name, value) in members {
         field(&mut shown, (name, Names::Ours), value, (0, values));
     }
-    shown += &beside(related, width);
+    shown += &beside(related, &reason, width);
+    let values = Paragraph::new(width).indented(LABEL);
     for (name, value) in others {
-        // A hash that does not fit beside its name is below it, in one piece.
-        let is_below = HASHES.contains(&name) && width.is_some_and(|width| width < LABEL + HASH);
-        let indent = if is_below { HASH_INDENT } else { LABEL };
-        let values = Paragraph::new(width).indented(indent);
         field(&mut shown, (name, Names::Ours), value, (0, values));
     }
     shown
+}
+
+/// Joins the names of server and tool, as other commands take them.
+fn name_tool(members: &mut Map<String, Value>) {
+    let name = |name: &str| members.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (server, tool) = (name("server_name"), name("tool_name"));
+    if server.is_empty() || tool.is_empty() {
+        return;
+    }
+    let full = format!("{server}:{tool}");
+    members.retain(|name, _| name != "server_name" && name != "tool_name");
+    members.insert("tool".to_owned(), full.into());
+}
+
+/// Duration of a call, and the part of it that mcpproxy took if the call was sent.
+fn time_taken(record: &Value) -> String {
+    let whole = taken(record);
+    let number = |at: &str| record.pointer(at).and_then(Value::as_f64);
+    match (number("/duration_ms"), number("/overhead_us")) {
+        (Some(ms), Some(overhead)) if overhead > 0.0 && overhead / 1000.0 + 0.001 < ms => {
+            format!("{whole}, of which {} in mcpproxy", duration(overhead / 1000.0))
+        }
+        _ => whole,
+    }
 }
 
 /// Minimum length of base64 data that is not shown.
@@ -335,12 +382,6 @@ fn without_base64(response: &str) -> String {
     });
     parts.collect::<Vec<_>>().join("\"")
 }
-
-/// Members that are hashes, and the width of one.
-const HASHES: [&str; 2] = ["prev_hash", "hash"];
-const HASH: usize = 64;
-/// Indentation of a hash below its name.
-const HASH_INDENT: usize = 4;
 
 /// Origin of the member names of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,6 +408,7 @@ fn field(
     (depth, values): (usize, Paragraph),
 ) {
     let words = match names {
+        Names::Ours if name == "door" => "via".to_owned(),
         Names::Ours => line(name).replace('_', " "),
         Names::Foreign => line(name).into_owned(),
     };
@@ -413,27 +455,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn act_7_show_keeps_names_of_arguments_and_hashes_in_one_piece() {
+    fn act_7_show_keeps_names_of_arguments() {
         let mut record = record();
         record["arguments"] = json!({"repo_path": "/x", "deep": {"a_b": 1}});
         record["metadata"]["_meta"] = json!({"a_key": 1});
-        record["hash"] = json!("5f".repeat(32));
         let times = Times::new(Some(TimeStyle::Utc), false);
         let whole = render(&record, &[], &times, None);
-        for row in [
-            "  repo_path",
-            "    a_b",
-            "  _meta",
-            "    a_key",
-            "  tool variant",
-            "server name",
-            "hash",
-        ] {
+        for row in ["  repo_path", "    a_b", "  _meta", "    a_key", "  tool variant", "tool   "] {
             assert!(whole.lines().any(|line| line.starts_with(row)), "{row}: {whole}");
         }
         assert!(!whole.contains("repo path"), "{whole}");
-        let narrow = render(&record, &[], &times, Some(80));
-        assert!(narrow.lines().any(|line| line.ends_with(&"5f".repeat(32))), "{narrow}");
     }
 
     #[test]
@@ -483,7 +514,7 @@ mod tests {
         for part in ["operation type", "destructive", "clean up", "call_tool_destructive"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
-        assert!(!shown.contains("error message"), "{shown}");
+        assert!(!shown.lines().any(|line| line.starts_with("reason")), "{shown}");
     }
 
     #[test]
@@ -495,20 +526,48 @@ mod tests {
         let times = Times::new(Some(TimeStyle::Utc), false);
         let shown = render(&record, &[decision], &times, None);
         let labels: Vec<_> = shown.lines().take(4).map(|line| line[..LABEL].trim()).collect();
-        assert_eq!(labels, ["status", "error message", "decision", "type"], "{shown}");
+        assert_eq!(labels, ["status", "reason", "decision", "tool"], "{shown}");
         let waiting =
             json!({"type": "approval", "status": "success", "metadata": {"state": "waiting"}});
         assert!(utc(&waiting).starts_with("status               waiting\n"), "{}", utc(&waiting));
     }
 
     #[test]
-    fn show_ends_with_the_place_in_the_log() {
+    fn decision_does_not_repeat_the_reason_of_its_call() {
+        let decision = |policy: &str, why: &str| {
+            json!({"seq": 7, "type": "policy_decision", "status": "blocked",
+                "metadata": {"policy": policy, "reason": why}})
+        };
+        let misfit = "Arguments of 's:t' do not fit: /b: missing (required)";
+        for (policy, why, reason, is_repeated) in [
+            (
+                "rules",
+                "Tool 's:t' is not allowed by rule 'r'",
+                "Tool 's:t' is not allowed by rule 'r'",
+                true,
+            ),
+            ("input_validation", "at the root: missing properties 'b'", misfit, true),
+            ("rules", "Tool 's:t' is not allowed by rule 'r'", "Tool 's:t' not found", false),
+            ("rules", "", "", false),
+        ] {
+            let shown = beside(&[decision(policy, why)], reason, None);
+            let why = if is_repeated || why.is_empty() { "" } else { why };
+            assert!(shown.contains(why), "{shown}");
+            assert_eq!(shown.contains("rule 'r'"), why.contains("rule 'r'"), "{shown}");
+            assert!(shown.contains(&format!("rejected by {policy}")), "{shown}");
+        }
+    }
+
+    #[test]
+    fn show_leaves_the_place_in_the_log_to_json() {
         let mut record = record();
         for (name, value) in [
             ("node", json!("n")),
             ("hash", json!("ab")),
             ("source", json!("cli")),
             ("response_truncated", json!(false)),
+            ("response_bytes", json!(0)),
+            ("overhead_us", json!(304)),
         ] {
             record[name] = value;
         }
@@ -517,14 +576,26 @@ mod tests {
             let labels = shown.lines().filter(|line| !line.starts_with(' '));
             labels.map(|line| line.split("  ").next().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        let all = labels(&record);
-        let (facts, last) = all.split_at(all.len() - 4);
-        assert_eq!(last, ["response truncated", "node", "seq", "hash"]);
-        assert_eq!((&*facts[0], &*facts[facts.len() - 1]), ("status", "source"));
+        let expected = [
+            "status",
+            "tool",
+            "type",
+            "principal",
+            "intent",
+            "took",
+            "began",
+            "stored",
+            "number",
+            "id",
+            "metadata",
+            "source",
+        ];
+        assert_eq!(labels(&record), expected);
+        assert!(utc(&record).contains(" 12ms, of which 0.3ms in mcpproxy\n"), "{}", utc(&record));
         record["response_truncated"] = true.into();
-        let all = labels(&record);
-        let at = |label: &str| all.iter().position(|it| it == label);
-        assert!(at("response truncated") < at("source"), "{all:?}");
+        assert!(labels(&record).contains(&"response truncated".to_owned()));
+        record["overhead_us"] = 12304.into();
+        assert!(utc(&record).contains(" 12ms\n"), "{}", utc(&record));
     }
 
     #[test]
@@ -564,7 +635,7 @@ mod tests {
         }
         let decision = serde_json::json!({"seq": 7, "type": "policy_decision", "status": "blocked",
             "metadata": {"policy": "rules", "reason": forged}});
-        assert_eq!(beside(&[decision], None).lines().count(), 1);
+        assert_eq!(beside(&[decision], "", None).lines().count(), 1);
     }
 
     #[test]
