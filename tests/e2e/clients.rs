@@ -337,7 +337,7 @@ fn import_of_hostile_and_broken_files_runs_no_command_and_does_not_block_the_oth
         "not an object",
         "VS Code",
         "not UTF-8",
-        "Zed: it is not a regular file",
+        "Zed: it is a folder",
         "neither a command nor a url",
         "'thief' of Cursor: it refers to a file, credential or keyring entry",
     ] {

@@ -44,7 +44,8 @@ Examples:
 
 The words after the name, or after --, are the command and its arguments; no shell interprets them. Write options \
 of mcpproxy before them. The rest of the config file is preserved, including comments. Write secrets as \
-references: ${env:NAME}, ${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change.")]
+references: ${env:NAME}, ${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change. \
+A command that is not installed is refused; a server that does not answer is added, and the exit code is 1.")]
     Add(UpstreamAdd),
     /// Remove a server from the config
     #[command(

@@ -31,7 +31,10 @@ pub enum Unreadable {
     /// The file system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The path is a folder, a pipe or a device.
+    /// The path is a folder.
+    #[error("it is a folder: name a file in it")]
+    Folder,
+    /// The path is a pipe or a device.
     #[error("it is not a regular file")]
     NoFile,
     /// The writers of a pipe did not close it in time.
@@ -74,6 +77,9 @@ fn of_file(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadabl
     // Opening a pipe without a writer would also block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(Unreadable::Folder);
+    }
     if !metadata.is_file() {
         return Err(Unreadable::NoFile);
     }
@@ -126,11 +132,14 @@ mod tests {
         mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
         fs::write(at("file"), "text").unwrap();
         fs::write(at("long"), "x".repeat(101)).unwrap();
-        for path in [home.path(), &at("pipe"), Path::new("/dev/null")] {
+        for path in [&at("pipe"), Path::new("/dev/null")] {
             let outcome = read(path, MAX_BYTES, NamedPipes::Refused);
             assert!(matches!(outcome, Err(Unreadable::NoFile)), "{}: {outcome:?}", path.display());
         }
-        assert!(matches!(read(home.path(), MAX_BYTES, LONG), Err(Unreadable::NoFile)));
+        for pipes in [NamedPipes::Refused, LONG] {
+            let outcome = read(home.path(), MAX_BYTES, pipes);
+            assert!(matches!(outcome, Err(Unreadable::Folder)), "{outcome:?}");
+        }
         for pipes in [NamedPipes::Refused, LONG] {
             assert_eq!(text(read(&at("file"), MAX_BYTES, pipes).unwrap().0).unwrap(), "text");
             assert!(read(&at("none"), MAX_BYTES, pipes).unwrap_err().is_absent());

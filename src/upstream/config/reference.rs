@@ -351,7 +351,7 @@ mod tests {
             (format!("{folder}/long"), "larger than 65536 bytes"),
             (format!("{folder}/bytes"), "not UTF-8"),
             (format!("{folder}/pipe"), "not a regular file"),
-            (folder.to_owned(), "not a regular file"),
+            (folder.to_owned(), "it is a folder"),
             ("relative".to_owned(), "full path"),
             (String::new(), "full path"),
         ] {
