@@ -271,13 +271,19 @@ impl OnRecord<'_> {
         let caller = LinePeer::Client(self.caller.principal.id());
         peer_line!(warn, caller, tool = %tool.name, %place, refused, "the arguments do not fit their schema");
         let verdict = if refused { Decided::Blocked } else { Decided::Warning };
-        self.record.decide(input_decision(verdict, mode, violation, violation.describe()));
+        // A decision and the refusal that it explains have the same words.
+        let text = match violation.misfits.is_empty() {
+            true => violation.describe().to_owned(),
+            false => {
+                let places = advice::places(tool, &violation.misfits, arguments);
+                advice::misfits(tool, &violation.misfits, &places)
+            }
+        };
+        self.record.decide(input_decision(verdict, mode, violation, &text));
         if !refused {
             return Ok(());
         }
         self.record.found(&self.worker.proxy.upstreams);
-        let places = advice::places(tool, &violation.misfits, arguments);
-        let text = advice::misfits(tool, &violation.misfits, &places);
         let help = advice::parts(tool, &violation.misfits, arguments);
         let refusal = Refusal::rejected(RefusalKind::Arguments, text);
         Err(refusal.helping(help))
