@@ -208,8 +208,9 @@ pub struct Listing {
     pub next_cursor: Option<Id>,
 }
 
-/// Full-text search pattern, matched anywhere in a record: names (also as `server:tool`), ids, error, intent, arguments,
-/// response, metadata.
+/// Full-text search pattern, matched anywhere in a record: names (also as `server:tool`), error, intent, arguments, response,
+/// metadata. Random ids would match short texts by accident, so a text matches them only if it is as long as
+/// [`MIN_ID_TEXT`].
 /// ASCII case is ignored; other characters match as written, in all lower case or in all upper case.
 ///
 /// Arguments and responses are stored as the JSON that was sent, which can spell a text verbatim, with escapes such as
@@ -220,7 +221,12 @@ pub struct SearchText {
     spellings: AhoCorasick,
     /// Whether the text may be a part of `server:tool`, which records keep apart.
     has_colon: bool,
+    /// Whether the text is searched in ids.
+    is_long: bool,
 }
+
+/// Minimum length of a text that is searched in ids, in bytes.
+const MIN_ID_TEXT: usize = 8;
 
 impl SearchText {
     /// Compiles a non-empty text; fails if it is too long.
@@ -232,16 +238,13 @@ impl SearchText {
         });
         let spellings: BTreeSet<String> = spellings.collect();
         let spellings = AhoCorasick::builder().ascii_case_insensitive(true).build(spellings)?;
-        Ok(Self { spellings, has_colon: text.contains(':') })
+        Ok(Self { spellings, has_colon: text.contains(':'), is_long: text.len() >= MIN_ID_TEXT })
     }
 
     /// Whether the text occurs anywhere in the record.
     pub fn is_in(&self, record: &Record) -> bool {
-        let (head, id) = (&record.head, record.id.to_string());
-        let parent = head.parent.map(|id| id.to_string()).unwrap_or_default();
+        let head = &record.head;
         let texts = [
-            &*id,
-            &*parent,
             head.kind.as_str(),
             head.status.as_str(),
             head.source.as_str(),
@@ -249,8 +252,6 @@ impl SearchText {
             &*head.server,
             &*head.tool,
             &*head.error,
-            &*head.session_id,
-            &*head.request_id,
             &*head.variant,
             &*head.client_name,
         ];
@@ -261,8 +262,14 @@ impl SearchText {
         let mut all = texts.into_iter().map(str::as_bytes);
         let is_name =
             || self.has_colon && self.spellings.is_match(&format!("{}:{}", head.server, head.tool));
+        let is_id = || {
+            let parent = head.parent.map(|id| id.to_string()).unwrap_or_default();
+            let ids = [&*record.id.to_string(), &*parent, &*head.session_id, &*head.request_id];
+            self.is_long && ids.into_iter().any(|id| self.spellings.is_match(id))
+        };
         all.any(|text| self.spellings.is_match(text))
             || is_name()
+            || is_id()
             || self.spellings.is_match(head.intent.bytes())
             || payloads.into_iter().any(|payload| self.spellings.is_match(payload))
     }
@@ -409,6 +416,10 @@ mod text_search {
         for text in ["gitlab", "hi now", "Strasse", "\u{1}"] {
             assert!(!SearchText::new(text).unwrap().is_in(&held), "{text}");
         }
+        // A short text would match ids by accident.
+        let id = held.id.to_string();
+        assert!(SearchText::new(&id).unwrap().is_in(&held), "{id}");
+        assert!(!SearchText::new(&id[..7]).unwrap().is_in(&held), "{id}");
         let bare = Record { body: ReadBody::Unread, ..held };
         assert!(!SearchText::new("kept").unwrap().is_in(&bare));
     }

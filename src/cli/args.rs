@@ -345,9 +345,9 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  mcpproxy config check
-  mcpproxy config schema
-  mcpproxy config path"
+  mcpproxy config set tools_limit 20
+  mcpproxy config get mcpServers -o json
+  mcpproxy config check"
     )]
     Config(ConfigSubcommand),
     /// Run five sample calls, each with a different outcome
@@ -620,7 +620,7 @@ Examples:
   mcpproxy config get mcpServers.files.args
   mcpproxy config get mcpServers -o json
 
-Exit code 1 if the file does not set the key.")]
+If the file does not set the key, its default is printed; exit code 1 if it has none.")]
     Get {
         /// Key, with dots between its parts
         key: String,
@@ -647,10 +647,15 @@ page configuration and `mcpproxy config schema` list the keys.")]
     #[command(after_help = "\
 Examples:
   mcpproxy config unset tools_limit
-  mcpproxy config unset mcpServers.files.call_timeout")]
+  mcpproxy config unset mcpServers.files.call_timeout
+
+At a terminal it asks before it removes a key that has keys of its own, like a server; a script is not asked.")]
     Unset {
         /// Key, with dots between its parts
         key: String,
+        /// Remove it without asking
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Print the path of the config file in use
     #[command(after_help = "\

@@ -132,6 +132,11 @@ impl HttpClient {
         Self { address, security, authority, api_key, idle: Rc::default() }
     }
 
+    /// Address that the client connects to.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// The `Host` header of requests.
     fn host(&self) -> &str {
         match &self.address {

@@ -27,14 +27,18 @@ pub(super) fn render(
 ) -> String {
     let width = view.width.unwrap_or(DEFAULT_WIDTH).min(MAX_WIDTH);
     let mut page = Page { width, colors: view.colors, ..Page::EMPTY };
-    let mut links = Vec::new();
+    let (mut links, mut in_image) = (Vec::new(), false);
     for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
         match event {
             Event::Start(Tag::Link { dest_url, .. }) => links.push(dest_url),
             Event::End(TagEnd::Link) => {
                 let hint = links.pop().and_then(|target| hint(&target));
-                page.text.extend(hint.map(|hint| format!(" ({hint})")));
+                page.text.extend(hint.map(|hint| format!(" [{hint}]")));
             }
+            // The description of an image that a terminal does not show.
+            Event::Start(Tag::Image { .. }) => in_image = true,
+            Event::End(TagEnd::Image) => in_image = false,
+            _ if in_image => {}
             event => page.add(event),
         }
     }
@@ -215,7 +219,8 @@ mod tests {
     fn blocks_are_drawn_as_text() {
         for (markdown, drawn) in [
             ("# A *b*\n\none\ntwo", "A b\n===\n\none two\n"),
-            ("see [a](a.md), [b](#b)", "see a (see a), b\n"),
+            ("see [a](a.md), [b](#b)", "see a [see a], b\n"),
+            ("![what it shows](a.svg)\n\nb", "b\n"),
             ("x `y` **z**<br>\n\n<table>", "x `y` z\n"),
             (
                 "p\n\n- one two three four\n  - five\n- six",

@@ -123,6 +123,11 @@ impl Column {
         }
     }
 
+    /// The header.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Cuts the text of the [`Fit::Below`] column to one line per row.
     pub(super) fn with_cut_text(mut columns: Vec<Self>) -> Vec<Self> {
         columns.iter_mut().for_each(|column| column.is_cut = true);

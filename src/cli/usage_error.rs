@@ -134,13 +134,28 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             is_time.then(|| "did you mean `--period 7d`? It is 1h, 24h, 7d or 30d".to_owned())
         }
         ErrorKind::UnknownArgument => {
-            meant_option(context(ContextKind::InvalidArg)?, &typed_command(typed))
+            let option = context(ContextKind::InvalidArg)?;
+            if option.starts_with("--format") {
+                let word = typed.iter().filter_map(|word| word.to_str());
+                let format = word.rev().map(|word| word.trim_start_matches("--format="));
+                let format =
+                    format.into_iter().find(|word| ["json", "yaml", "table"].contains(word));
+                return Some(format!("did you mean `--output {}`?", format.unwrap_or("json")));
+            }
+            meant_option(option, &typed_command(typed))
         }
         ErrorKind::MissingRequiredArgument => {
             let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
                 return None;
             };
             known_values(missing.first()?, &typed_command(typed))
+        }
+        ErrorKind::InvalidSubcommand if follows_help(typed) => {
+            let word = context(ContextKind::InvalidSubcommand)?;
+            let all = Cli::command();
+            let names = all.get_subcommands().filter(|it| !it.is_hide_set());
+            let meant = nearest(word, names.map(Command::get_name))?;
+            Some(format!("did you mean `mcpproxy help {meant}`?"))
         }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
@@ -205,6 +220,11 @@ fn meant_command(parent: &str, word: &str) -> Option<String> {
     found.map(|(.., command)| command.replace('*', word))
 }
 
+/// Whether the command is `help`.
+fn follows_help(typed: &[OsString]) -> bool {
+    typed.get(1).is_some_and(|word| word == "help")
+}
+
 /// Options of other programs: the typed words, and the options that may be meant, of which a command has one at most.
 const MEANT_OPTIONS: &[(&[&str], &[&str])] = &[
     (&["--tail", "--count", "--head", "--max", "--last"], &["--lines", "--limit"]),
@@ -214,7 +234,7 @@ const MEANT_OPTIONS: &[(&[&str], &[&str])] = &[
     (&["--grep", "--search", "--query", "--filter"], &["--text"]),
     (&["--kind"], &["--type"]),
     (&["--verbose", "--debug", "-v"], &["--log-level debug"]),
-    (&["--yaml", "--format"], &["--output yaml"]),
+    (&["--yaml"], &["--output yaml"]),
     (&["--data"], &["--data-dir"]),
 ];
 
@@ -339,6 +359,9 @@ mod tests {
             ("activity list --tail=4", "did you mean `--limit`?"),
             ("tools list --verbose", "did you mean `--log-level debug`?"),
             ("serve --port 80", "did you mean `--listen 127.0.0.1:PORT`?"),
+            ("activity list --format yaml", "did you mean `--output yaml`?"),
+            ("status --format=json", "did you mean `--output json`?"),
+            ("help tokn", "did you mean `mcpproxy help token`?"),
             ("tools logs", ""),
             ("tools list --tail 4", ""),
             ("activity list -o week.csv", ""),

@@ -102,7 +102,15 @@ fn one_key_is_read_set_and_removed_and_a_mistake_changes_nothing() {
         (&["set", "tool_limit", "5"], 1, "unknown key 'tool_limit' (did you mean 'tools_limit'?)"),
         (&["set", "mcpServers.a.b.comand", "x"], 1, "unknown key 'mcpServers.a.b.comand'"),
         (&["get", "tool_limit"], 1, "did you mean 'tools_limit'?"),
-        (&["get", "keepalive"], 1, "does not set 'keepalive', so its default applies"),
+        (&["get", "keepalive"], 0, "does not set it: this is the default"),
+        (&["get", "mcpServers.none"], 1, "does not set 'mcpServers.none'"),
+        (&["unset", "lisen"], 1, "did you mean 'listen'?"),
+        (&["set", "keepalive", "30"], 5, "keepalive: "),
+        (
+            &["set", "output_validation", "strict"],
+            5,
+            "set one of its keys, like 'output_validation.",
+        ),
     ] {
         let output = run(&path, &[&["config"], command].concat());
         assert_eq!(output.code, Some(code), "{command:?}: {}", output.stderr);

@@ -85,7 +85,7 @@ fn table_is_never_wider_than_the_terminal() {
     assert!(header(200).contains("TYPE"), "{}", header(200));
     // Long names of servers, tools and principals are shortened, and displace no column.
     let names: Vec<String> = header(80).split_whitespace().map(str::to_owned).collect();
-    assert_eq!(names, ["ID", "AGE", "TYPE", "TOOL", "INTENT", "STATUS", "PRINCIPAL"]);
+    assert_eq!(names, ["ID", "AGE", "TOOL", "INTENT", "STATUS", "PRINCIPAL"]);
     assert!(list(80).contains("(no room for DURATION: -o json has all)"), "{}", list(80));
     let refused = ["activity", "list", "--tool", "delete_item", "--status", "rejected"];
     let refused = at_terminal(80, &[("NO_COLOR", "1")], &refused);

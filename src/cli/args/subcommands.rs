@@ -402,21 +402,31 @@ Examples:
     /// Revoke a token immediately
     #[command(after_help = "\
 Examples:
-  mcpproxy token revoke ci")]
+  mcpproxy token revoke ci
+
+At a terminal it asks for confirmation; a script is not asked.")]
     Revoke {
         /// The token's name
         #[arg(value_name = "NAME")]
         name: String,
+        /// Revoke it without asking
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Replace a token's secret; the old one is revoked at once
     #[command(after_help = "\
 Examples:
   mcpproxy token rotate ci
-  mcpproxy -o json token rotate ci")]
+  mcpproxy -o json token rotate ci
+
+At a terminal it asks for confirmation; a script is not asked.")]
     Rotate {
         /// The token's name
         #[arg(value_name = "NAME")]
         name: String,
+        /// Replace it without asking
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
@@ -619,7 +629,7 @@ call began. A record must match all filters. --type, --status and --intent-type 
 commas; the other filters take one. A decision about a call, and its approval, are shown in that call's row. So \
 --status selects calls, and with `warning` the calls with a warning; --type policy_decision selects the decisions. \
 With -o json each record is listed and counts for -n. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
-do not fit are omitted, TYPE and DURATION first; a principal that is cut is also below its row. A pipe gets full ids and all columns."
+do not fit are omitted, DURATION first, and below 100 columns the type follows the tool, except in rows of tool calls; a principal that is cut is also below its row. A pipe gets full ids and all columns."
     )]
     List(ActivityList),
     /// Show one record in full: intent, verdict, arguments, result

@@ -8,7 +8,7 @@ pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, minimum_duration, times};
 use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
 pub(super) use crate::commands::activity::row::{RowStyle, duration, folded};
-use crate::commands::activity::row::{has_answered, status_for_people};
+use crate::commands::activity::row::{has_answered, status_of_row};
 use crate::commands::activity::status_of_rows::StatusOfRows;
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::error::{CommandError, Exit};
@@ -102,10 +102,6 @@ pub(super) async fn list_records(
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
     let slower_than = minimum_duration(flags.slower_than);
     query.extend([("text", flags.text.as_deref()), ("min_duration_ms", slower_than.as_deref())]);
-    let of_decision = of_decision(&flags.filters.records);
-    if let (Format::Table, Some(status)) = (output.format, &of_decision) {
-        query.iter_mut().filter(|(key, _)| *key == "status").for_each(|it| it.1 = Some(status));
-    }
     match output.format {
         // The table does not have a payload column.
         Format::Table => query.push(("exclude_payloads", Some("true"))),
@@ -314,13 +310,6 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Statuses to search for if those of decisions are wanted as rows show them: a decision about a rejected call is `blocked`.
-fn of_decision(filters: &RecordFilters) -> Option<String> {
-    let status = filters.status.as_deref()?;
-    let is_of_decisions = filters.kind.as_deref() == Some("policy_decision");
-    (is_of_decisions && status == "rejected").then(|| format!("{status},blocked"))
-}
-
 /// Whether a record passes the filters. Types, servers, statuses and intents may be lists.
 fn selects(filters: &RecordFilters, record: &Value) -> bool {
     let (server, tool) = filters.server_and_tool();
@@ -331,7 +320,7 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
     of_list("/type", StatusOfRows::types(filters))
         && of_list("/server_name", server)
         && (of_list("/status", filters.status.as_deref())
-            || of_decision(filters).is_some_and(|_| status_for_people(record) == "rejected"))
+            || (StatusOfRows::is_of_decisions(filters) && status_of_row(record) == "rejected"))
         && of_list("/intent/operation_type", filters.intent_type.as_deref())
         && exactly("/tool_name", tool)
         && exactly("/session_id", filters.session.as_deref())
@@ -575,26 +564,31 @@ mod tests {
     }
 
     #[test]
-    fn type_that_all_rows_share_is_dropped_before_other_columns() {
-        let shown = |second: &str, tool: &str| {
+    fn type_follows_the_tool_in_a_narrow_table() {
+        let shown = |second: &str, tool: &str, width: usize| {
             let record = |kind: &str| {
                 serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 4711, "type": kind,
                     "server_name": "claude-clock", "tool_name": tool, "status": "success",
                     "duration_ms": 12.0, "principal": "anonymous", "intent": {"operation_type": "read"}})
             };
             let found = serde_json::json!({"activities": [record("tool_call"), record(second)]});
-            let view =
-                crate::table::TableView { width: Some(80), colors: crate::output::Colors::Plain };
+            let view = crate::table::TableView {
+                width: Some(width),
+                colors: crate::output::Colors::Plain,
+            };
             let output =
                 Output { format: Format::Table, terminal: true, view, stderr_colors: view.colors };
             table(&found, (100, false), "", &output, &RowStyle::of(&output, true, None))
         };
-        let same = shown("tool_call", "get_current_time");
-        assert!(!same.contains("TYPE"), "{same}");
-        assert!(same.contains("claude-clock:get_current_time"), "{same}");
-        let different = shown("resource_read", "now");
-        assert!(different.lines().next().unwrap().contains("TYPE"), "{different}");
-        assert!(different.contains("resource_read"), "{different}");
+        let same = shown("tool_call", "get_current_time", 80);
+        assert!(!same.contains("TYPE") && same.contains("DURATION"), "{same}");
+        assert!(same.contains("claude-clock:get_current_time "), "{same}");
+        let different = shown("resource_read", "now", 80);
+        assert!(!different.contains("TYPE"), "{different}");
+        assert!(different.contains("claude-clock:now (resource_read)"), "{different}");
+        let wide = shown("resource_read", "now", 100);
+        assert!(wide.lines().next().unwrap().contains("TYPE"), "{wide}");
+        assert!(wide.contains(" resource_read "), "{wide}");
     }
 
     #[test]

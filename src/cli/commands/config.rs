@@ -54,7 +54,7 @@ pub(super) fn run(
         }
         ConfigSubcommand::Get { key } => key::get(key, global, output),
         ConfigSubcommand::Set { key, value } => key::change(key, Some(value), global, output),
-        ConfigSubcommand::Unset { key } => key::change(key, None, global, output),
+        ConfigSubcommand::Unset { key, yes } => key::unset(key, *yes, global, output),
         ConfigSubcommand::Reload => reload(global, output),
         ConfigSubcommand::Schema => match output.format {
             Format::Table | Format::Json => output::write(CONFIG_SCHEMA.as_bytes()),

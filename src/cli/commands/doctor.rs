@@ -13,6 +13,7 @@ use crate::commands::tool_names::StoredTools;
 use crate::commands::upstream::NO_CONNECTION;
 use crate::error::CommandError;
 use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
+use crate::http_client::HttpClient;
 use crate::output::{Output, Paragraph, of_state};
 use crate::server_state;
 use crate::server_state::{ServerTrial, try_servers};
@@ -78,12 +79,11 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         found.push(disk(&loaded));
         let runtime = server::local_runtime().map_err(CommandError::failed)?;
         let running = runtime.block_on(running_proxy::find(&loaded.config));
-        let running = match running {
-            Some(client) if runtime.block_on(client.is_mcpproxy()) => Some(Backend::Remote(client)),
-            Some(_) | None => None,
-        };
+        let running = running.filter(|client| runtime.block_on(client.is_mcpproxy()));
         let silent_process = running_proxy::announced_process(&loaded.config);
-        found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
+        let address = running.as_ref().map(HttpClient::address);
+        found.push(probes::check_port(&loaded.config.listen, address, silent_process));
+        let running = running.map(Backend::Remote);
         found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
         // The status is read once, and only after the log is verified, because it also reports damage that was
         // repaired.
@@ -349,7 +349,19 @@ fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
     let problems = list(&state, "/rejected/problems");
     let mut errors = problems.iter().filter(|problem| text(problem, "/severity") == "error");
     let Some(first) = errors.next() else {
-        return Diagnosis::fine(CHECK, "the config files are in force");
+        let later = list(&state, "/needs_restart").iter().filter_map(Value::as_str);
+        let later: Vec<_> = later.collect();
+        return match later.is_empty() {
+            true => Diagnosis::fine(CHECK, "the config files are in force"),
+            false => Diagnosis {
+                fix: "restart mcpproxy".into(),
+                ..Diagnosis::new(
+                    DiagnosisKind::Odd,
+                    CHECK,
+                    format!("changed in the config file, but not in force: {}", later.join(", ")),
+                )
+            },
+        };
     };
     let mut message = "the previous config is still in force: ".to_owned();
     for (before, at, after) in

@@ -87,7 +87,7 @@ mod tests {
             });
         assert_eq!(
             drawn,
-            "the page A (mcpproxy guide fleet-setup steps), b (mcpproxy guide policy x), c\n(https://h)\n"
+            "the page A [mcpproxy guide fleet-setup steps], b [mcpproxy guide policy x], c\n[https://h]\n"
         );
     }
 

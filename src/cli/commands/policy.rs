@@ -204,8 +204,15 @@ pub(super) async fn explain(
     let response = response.map_err(CommandError::of_flags);
     let response = suggesting(response, backend, Vocabulary::Tools, &flags.tool).await?;
     let has_arguments = arguments.raw().get() != NO_ARGUMENTS;
+    let unknown = match flags.principal.strip_prefix("token:") {
+        Some(token) => unknown_token(token, names(backend, "tokens").await),
+        None => None,
+    };
     output.print(response.json()?, |explanation| {
-        let drawn = draw_explanation(explanation, output);
+        let mut drawn = draw_explanation(explanation, output);
+        if unknown.is_some() {
+            drawn = format!("By the rules alone:\n{drawn}");
+        }
         let is_error = |rule: &Value| text(rule, "/outcome") == "error";
         match !has_arguments && list(explanation, "/rules").iter().any(is_error) {
             true => {
@@ -214,8 +221,7 @@ pub(super) async fn explain(
             false => drawn,
         }
     })?;
-    let Some(token) = flags.principal.strip_prefix("token:") else { return Ok(()) };
-    match unknown_token(token, names(backend, "tokens").await) {
+    match unknown {
         Some(text) => Err(CommandError::failed(format!("there is {text}"))),
         None => Ok(()),
     }

@@ -9,7 +9,7 @@ use crate::commands::tool_names::StoredTools;
 use crate::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
 use crate::error::CommandError;
 use crate::format::{Times, list, text};
-use crate::output::Output;
+use crate::output::{Output, confirm, declined};
 use crate::table::{Cell, Column, Fit, cell, wrapped_cell};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output, running_proxy, start_proxy};
@@ -25,6 +25,7 @@ use mcpproxy_policy::intent::Operation;
 use mcpproxy_server as server;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::io::{IsTerminal as _, stdin};
 use std::time::SystemTime;
 
 /// Columns of the list for programs, with the JSON pointers of their values.
@@ -71,6 +72,20 @@ pub(super) fn run(
     };
     if let TokenCommand::Create(flags) = &command {
         check_scope(&loaded.config, &flags.scope)?;
+    }
+    let question = match &command {
+        TokenCommand::Revoke { name, yes: false } => Some((name, "Revoke token 'NAME'?")),
+        TokenCommand::Rotate { name, yes: false } => {
+            Some((name, "Replace the secret of token 'NAME'? The old one stops working."))
+        }
+        _ => None,
+    };
+    // An unknown token is reported by the change itself.
+    if let Some((name, question)) = question
+        && exists(&loaded, name).unwrap_or(true)
+        && !confirm("", &question.replace("NAME", &line(name)), !stdin().is_terminal())?
+    {
+        return declined();
     }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
@@ -127,7 +142,7 @@ pub(super) fn mint(
     name: &str,
     scope: &TokenScope,
 ) -> Result<String, CommandError> {
-    let rotate = || change(loaded, TokenCommand::Rotate { name: name.to_owned() });
+    let rotate = || change(loaded, TokenCommand::Rotate { name: name.to_owned(), yes: true });
     let keeps = *scope == TokenScope::default();
     if !keeps {
         revoke(loaded, name)?;
@@ -151,7 +166,7 @@ pub(super) fn mint(
 pub(super) fn revoke(loaded: &Loaded, name: &str) -> Result<bool, CommandError> {
     let found = exists(loaded, name)?;
     if found {
-        change(loaded, TokenCommand::Revoke { name: name.to_owned() })?;
+        change(loaded, TokenCommand::Revoke { name: name.to_owned(), yes: true })?;
     }
     Ok(found)
 }
@@ -184,12 +199,12 @@ async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, Command
             let new = serde_json::to_string(&new(flags)).map_err(CommandError::failed)?;
             backend.post(&tokens, new).await.map_err(CommandError::of_flags)?
         }
-        TokenCommand::Rotate { name } => {
+        TokenCommand::Rotate { name, .. } => {
             let path = target(&["tokens", &name, "rotate"], &[]);
             let rotated = backend.post(&path, String::new()).await;
             suggesting(rotated, backend, Vocabulary::Tokens, &name).await?
         }
-        TokenCommand::Revoke { name } => {
+        TokenCommand::Revoke { name, .. } => {
             let target = target(&["tokens", &name], &[]);
             let revoked = backend.request(Method::DELETE, &target, Bytes::new()).await;
             suggesting(revoked, backend, Vocabulary::Tokens, &name).await?
@@ -208,8 +223,8 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
             return serde_json::to_string(&shown).map_err(CommandError::failed);
         }
         TokenCommand::Create(flags) => TokenChange::Create(new(flags)),
-        TokenCommand::Rotate { name } => TokenChange::Rotate(name),
-        TokenCommand::Revoke { name } => TokenChange::Revoke(name),
+        TokenCommand::Rotate { name, .. } => TokenChange::Rotate(name),
+        TokenCommand::Revoke { name, .. } => TokenChange::Revoke(name),
     };
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(CommandError::failed)?;

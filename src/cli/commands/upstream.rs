@@ -177,7 +177,7 @@ pub(super) fn add(
         let mut message =
             format!("{added} '{name}' {to} {}.\n", line(&loaded.path.display().to_string()));
         if let Some(trial) = &trial {
-            message += &format!("Test: {}.\n", trial.message());
+            message += &test_line(trial, output);
         }
         message + &reloaded.message()
     })?;
@@ -195,6 +195,15 @@ pub(super) fn add(
         Some(_) | None => Ok(()),
     }
 }
+
+/// Result of the test of a server, wrapped.
+fn test_line(trial: &ServerTrial, output: &Output) -> String {
+    let paragraph = Paragraph::new(output.view.width).indented(TEST_INDENT).keeping_paths();
+    paragraph.text(&format!("Test: {}.", trial.message())) + "\n"
+}
+
+/// Indentation of the further lines of a test.
+const TEST_INDENT: usize = 6;
 
 /// Words of the reason if nothing listens at a server's URL.
 pub(super) const NO_CONNECTION: &str = "cannot connect to ";
@@ -284,7 +293,7 @@ pub(super) fn change(
     output.print(&Value::from(response).to_string(), |_| {
         let mut message = format!("{word} '{}' in {}.\n", line(name), line(&file));
         if let Some(trial) = &trial {
-            message += &format!("Test: {}.\n", trial.message());
+            message += &test_line(trial, output);
         }
         message += &reloaded.message();
         if !rules.is_empty() {
@@ -348,7 +357,8 @@ pub(super) fn edit(
 
 fn first_error(problems: &[Problem]) -> String {
     let error = problems.iter().find(|it| it.severity == Severity::Error);
-    error.map(ToString::to_string).unwrap_or_default()
+    // Its place would be in the text that was not written.
+    error.map(|error| error.text.clone()).unwrap_or_default()
 }
 
 /// Members of the entry in the usual order.
@@ -504,21 +514,37 @@ pub(super) fn logs(
     }
 }
 
-/// Log lines, in which adjacent identical parts, such as tracebacks, are shown once with their number.
+/// Log lines, in which adjacent parts that differ in digits at most, such as tracebacks, are shown once with their number.
 fn folded(lines: &[Value], times: &Times, width: Option<usize>) -> String {
-    let keys: Vec<_> = lines.iter().map(|it| text(it, "/line")).collect();
+    let keys: Vec<_> = lines.iter().map(|it| without_digits(&text(it, "/line"))).collect();
     let mut drawn = String::new();
     for RepeatedLines { lines: last, count } in fold_repeats(&keys) {
-        let first = last.end - last.len() * count;
+        let (first, size) = (last.end - last.len() * count, last.len());
+        let all = lines.get(first..last.end).unwrap_or_default();
+        let is_same = all
+            .iter()
+            .zip(all.iter().skip(size))
+            .all(|(one, next)| text(one, "/line") == text(next, "/line"));
+        let differing = if is_same { "" } else { ", apart from numbers" };
         for entry in lines.get(last).unwrap_or_default() {
             drawn += &(shown(entry, times, width) + "\n");
         }
         if let Some(first) = lines.get(first).filter(|_| count > 1) {
             let since = times.exact_text(&text(first, "/time"));
-            drawn += &format!("({count} times, first at {since})\n");
+            drawn += &format!("({count} times{differing}, first at {since})\n");
         }
     }
     drawn
+}
+
+/// A line with each number replaced by one `0`.
+fn without_digits(line: &str) -> String {
+    let mut shown: String =
+        line.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
+    while shown.contains("00") {
+        shown = shown.replace("00", "0");
+    }
+    shown
 }
 
 /// A log line preceded by its time; wrapped parts are indented.
@@ -651,6 +677,14 @@ mod tests {
             "{drawn}"
         );
         assert_eq!(drawn.matches("Traceback").count(), 1, "{drawn}");
+        let numbered: Vec<_> =
+            (1..4).map(|at| line(at, &format!("see /logs/1{at}-debug-0.log"))).collect();
+        let drawn_numbered = folded(&numbered, &times, None);
+        assert!(
+            drawn_numbered.contains("(3 times, apart from numbers, first at "),
+            "{drawn_numbered}"
+        );
+        assert_eq!(drawn_numbered.lines().count(), 2, "{drawn_numbered}");
         assert!(
             drawn.contains(path.split(' ').nth(1).unwrap()),
             "the path is in one piece: {drawn}"

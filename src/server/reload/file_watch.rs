@@ -37,8 +37,9 @@ use mcpproxy_policy::rules::{KnownTools, RuleProblem, RuleSet};
 
 /// Interval of checks without notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Quiet time to wait for after a change, because a file may be only partly written.
-const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Quiet time to wait for after a change, because a file may be only partly written, and because a command that has written it
+/// asks for the reload itself, so that the record of the change has its principal.
+const SETTLE_TIME: Duration = Duration::from_millis(300);
 /// Maximum time to wait for quiet.
 const MAX_SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of links followed from a file.

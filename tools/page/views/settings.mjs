@@ -115,7 +115,7 @@ export async function look({ page, wrong }) {
   const setting = (name) => form.getByLabel(name, { exact: true });
   assert.equal(await setting('tools_limit').inputValue(), '8');
   assert.deepEqual(await Promise.all(['type', 'min', 'max'].map((it) => setting('tools_limit').getAttribute(it))), ['number', '1', '100']);
-  await form.getByText('Tools that retrieve_tools answers with').waitFor();
+  await form.getByText('Number of tools that retrieve_tools returns').waitFor();
   await show.click();
   await proposed.getByText('Nothing has changed.').waitFor();
   await setting('tools_limit').fill('12');
@@ -129,7 +129,7 @@ export async function look({ page, wrong }) {
   await setting('tools_limit').fill('12');
   assert.equal(await setting('tools_limit').getAttribute('aria-invalid'), null);
   const find = form.getByLabel('Find');
-  await find.fill('VERDICT');
+  await find.fill('VIOLATION');
   await setting('output_validation.mode').waitFor();
   assert.equal(await setting('tools_limit').isVisible(), false);
   await find.fill('no such setting');

@@ -261,7 +261,7 @@ pub(super) fn filters<'a>(
         ("type", StatusOfRows::types(records)),
         ("server", server),
         ("tool", tool),
-        ("status", records.status.as_deref()),
+        ("status", StatusOfRows::statuses(records)),
         ("intent_type", records.intent_type.as_deref()),
         ("session_id", records.session.as_deref()),
         ("request_id", records.request_id.as_deref()),

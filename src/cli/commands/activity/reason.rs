@@ -252,6 +252,14 @@ fn of_config(record: &Value, cause: String) -> Vec<String> {
     {
         parts.extend(words(record, keys).map(|keys| format!("{when}: {keys}")));
     }
+    if parts.iter().all(String::is_empty) {
+        // Neither applied nor pending, as if a pending change is taken back.
+        let keys = list(record, "/metadata/changes").iter().map(|change| text(change, "/key"));
+        let keys: Vec<_> = keys.filter(|key| !key.is_empty()).collect();
+        if !keys.is_empty() {
+            parts.push(format!("changed in the file: {}", keys.join(", ")));
+        }
+    }
     let [change, name] = ["/metadata/change", "/metadata/name"].map(|at| text(record, at));
     if !change.is_empty() {
         parts.push(format!("{} '{name}'", change.replace('_', " ")));

@@ -34,7 +34,12 @@ pub(in crate::commands) struct RowStyle {
     intents: Intents,
     times: Times,
     reader: Reader,
+    /// Whether there is a column of types. Otherwise the type follows the tool, except in rows of tool calls.
+    has_types: bool,
 }
+
+/// Minimum width of a table with a column of types, for people.
+const MIN_WIDTH_WITH_TYPES: usize = 100;
 
 impl RowStyle {
     /// Chooses icons at a terminal, unless declined.
@@ -49,6 +54,7 @@ impl RowStyle {
                 Some(_) => Reader::Person,
                 None => Reader::Program,
             },
+            has_types: output.view.width.is_none_or(|width| width >= MIN_WIDTH_WITH_TYPES),
         }
     }
 
@@ -63,7 +69,7 @@ impl RowStyle {
     /// Creates a style with words, full ids, and times in UTC.
     pub(in crate::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
-        Self { intents: Intents::Words, times, reader: Reader::Program }
+        Self { intents: Intents::Words, times, reader: Reader::Program, has_types: true }
     }
 
     /// Like [`RowStyle::plain`], but with the rows of a person at a terminal.
@@ -89,6 +95,7 @@ impl RowStyle {
                     ("REASON", Fit::Below),
                 ]);
                 columns.insert(1, Column::new(time, Fit::Whole));
+                columns.retain(|column| self.has_types || column.name() != "TYPE");
                 let columns = Column::with_servers(columns, "TOOL");
                 let columns = Column::with_repeated(columns, "PRINCIPAL");
                 let columns = Column::with_words(columns, "TYPE");
@@ -122,10 +129,7 @@ impl RowStyle {
         let [stated, derived] =
             ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
         let operation = if stated.is_empty() { derived } else { stated };
-        let status = match self.reader {
-            Reader::Person => status_for_people(record),
-            Reader::Program => status(record),
-        };
+        let status = status_of_row(record);
         let time = stored(record).map(|time| match (self.reader, &self.times) {
             (Reader::Program, Times::Zone(..)) => self.times.exact(time),
             (_, _) => self.times.show(time),
@@ -136,22 +140,27 @@ impl RowStyle {
         let reason = self.reason(record, folded);
         match self.reader {
             Reader::Person => {
+                let has_type = self.has_types || kind == "tool_call";
+                let suffix = if has_type { String::new() } else { format!(" ({})", cell(&kind)) };
                 let tool = match (tool.is_empty(), server.is_empty()) {
                     (true, true) => Cell::styled(format!("({})", cell(&kind)), FAINT),
-                    (true, false) => Cell::styled(cell(&server), FAINT),
-                    (false, _) => cell(&full_name(record)).into(),
+                    (true, false) => Cell::styled(cell(&server) + &suffix, FAINT),
+                    (false, _) => (cell(&full_name(record)) + &suffix).into(),
                 };
-                vec![
+                let mut cells = vec![
                     cell(&number).into(),
                     time,
-                    cell(&kind).into(),
                     tool,
                     intent,
                     outcome,
                     taken(record).into(),
                     cell(&principal).into(),
                     reason_cell(&reason).into(),
-                ]
+                ];
+                if self.has_types {
+                    cells.insert(2, cell(&kind).into());
+                }
+                cells
             }
             Reader::Program => vec![
                 cell(&id).into(),
@@ -207,8 +216,9 @@ pub(super) fn status(record: &Value) -> Cow<'_, str> {
     if is_approval && status == "success" && state != "approved" { state } else { status }
 }
 
-/// Like [`status`], for people: a decision about a call that was not sent has the status of its call.
-pub(super) fn status_for_people(record: &Value) -> Cow<'_, str> {
+/// Like [`status`], as rows show it: a decision about a call that was not sent has the status of its call. JSON keeps the
+/// status of the decision, `blocked`.
+pub(super) fn status_of_row(record: &Value) -> Cow<'_, str> {
     let [kind, policy] = ["/type", "/metadata/policy"].map(|at| text(record, at));
     match status(record) {
         status if kind != "policy_decision" || status != "blocked" => status,

@@ -7,7 +7,7 @@ use crate::args::Format;
 use crate::backend::{Backend, target};
 use crate::commands::activity::reason::is_stated;
 use crate::commands::activity::row::{
-    approval, duration, folded, is_waiting, status_for_people, stored, taken,
+    approval, duration, folded, is_waiting, status_of_row, stored, taken,
 };
 use crate::completion::did_you_mean;
 use crate::error::CommandError;
@@ -236,7 +236,7 @@ fn beside(related: &[Value], reason: &str, width: Option<usize>) -> String {
                     true => String::new(),
                     false => format!(": {why}"),
                 };
-                ("decision", format!("{} by {policy}{why}", status_for_people(record)))
+                ("decision", format!("{} by {policy}{why}", status_of_row(record)))
             }
             "approval" => ("approval", answer(record)),
             _ => {
@@ -283,7 +283,7 @@ pub(super) fn render(
         members.insert("stored".to_owned(), times.exact(time).into());
     }
     let reason = text(&record, "/error_message").into_owned();
-    let (outcome, took) = (status_for_people(&record).into_owned(), time_taken(&record));
+    let (outcome, took) = (status_of_row(&record).into_owned(), time_taken(&record));
     if let Some(members) = record.as_object_mut() {
         members.insert("status".to_owned(), outcome.into());
         members.insert("took".to_owned(), took.into());

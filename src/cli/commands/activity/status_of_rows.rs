@@ -40,6 +40,20 @@ impl StatusOfRows {
         filters.kind.as_deref().or(calls)
     }
 
+    /// Statuses that the filters select in the log; `None` for all. A decision about a rejected call is `blocked` there.
+    pub(super) fn statuses(filters: &RecordFilters) -> Option<&str> {
+        match Self::is_of_decisions(filters) {
+            true => Some("rejected,blocked"),
+            false => filters.status.as_deref(),
+        }
+    }
+
+    /// Whether decisions are selected by the status of their calls.
+    pub(super) fn is_of_decisions(filters: &RecordFilters) -> bool {
+        filters.kind.as_deref() == Some("policy_decision")
+            && filters.status.as_deref() == Some("rejected")
+    }
+
     /// Whether a selected record may have a row, or stand for one.
     pub(super) fn shows(self, record: &Value) -> bool {
         match &*text(record, "/type") {

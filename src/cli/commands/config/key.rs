@@ -3,11 +3,11 @@
 use crate::args::Global;
 use crate::commands::upstream;
 use crate::error::CommandError;
-use crate::output::Output;
+use crate::output::{Output, confirm, declined};
 use crate::terminal_safe::line;
 use crate::{logging, running_proxy, start_proxy};
 use mcpproxy_config::edit::{EditedJson, WrittenValue};
-use mcpproxy_config::file::MAX_FILE_BYTES;
+use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES};
 use mcpproxy_config::problem::{KeyPath, Problem};
 use mcpproxy_config::{CONFIG_SCHEMA, parse};
 use mcpproxy_runtime::nearest::nearest;
@@ -15,30 +15,84 @@ use mcpproxy_runtime::os::edited_file;
 use mcpproxy_server as server;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
+use std::io::{IsTerminal as _, stdin};
 
 /// Prints the value that the config file states for a key.
 pub(super) fn get(key: &str, global: &Global, output: &Output) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
-    let file = loaded.path.display().to_string();
-    let read = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES);
-    let text = read.map_err(|error| CommandError::failed(format!("{file}: {error}")))?;
-    let text = text.map(|(text, _)| text).unwrap_or_default();
-    let json = EditedJson::new(&text).map_err(CommandError::failed)?;
+    let (file, json) = (loaded.path.display().to_string(), read(&loaded)?);
     match json.get(&path_of(key, json.value())) {
         Some(value) => {
             let result = json!({"key": key, "file": file, "value": value});
-            output.print(&result.to_string(), |_| match value {
-                Value::String(text) => line(text).into_owned(),
-                value => line(&value.to_string()).into_owned(),
-            })
+            output.print(&result.to_string(), |_| shown(value))
         }
-        None => Err(CommandError::failed(match similar_key(key) {
-            Some(meant) => format!("'{key}' is not a key of the config: did you mean '{meant}'?"),
-            None => format!(
-                "{file} does not set '{key}', so its default applies: `mcpproxy config schema` has the defaults"
-            ),
-        })),
+        None => match default_of(key) {
+            Some(value) => {
+                let result = json!({"key": key, "file": file, "value": value, "is_default": true});
+                let note = format!("({file} does not set it: this is the default)");
+                output.print_value(&result.to_string(), (&shown(&value), &note), |value, note| {
+                    format!("{value}  {}", line(note))
+                })
+            }
+            None => Err(not_set(key, &file)),
+        },
     }
+}
+
+/// The config file as it is.
+fn read(loaded: &Loaded) -> Result<EditedJson, CommandError> {
+    let failed = |error| CommandError::failed(format!("{}: {error}", loaded.path.display()));
+    let text = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES).map_err(failed)?;
+    let text = text.map(|(text, _)| text).unwrap_or_default();
+    EditedJson::new(&text).map_err(CommandError::failed)
+}
+
+/// A value on one line; a text without quotes.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => line(text).into_owned(),
+        value => line(&value.to_string()).into_owned(),
+    }
+}
+
+/// Error for a key that the file does not set.
+fn not_set(key: &str, file: &str) -> CommandError {
+    CommandError::failed(match similar_key(key) {
+        Some(meant) => format!("'{key}' is not a key of the config: did you mean '{meant}'?"),
+        None => format!("{file} does not set '{key}'"),
+    })
+}
+
+/// Part of the schema that describes a key; `None` for unknown keys and names of servers.
+fn schema_of(key: &str) -> Option<Value> {
+    let schema: Value = serde_json::from_str(CONFIG_SCHEMA).ok()?;
+    let found = key.split('.').try_fold(&schema, |part, name| part.get("properties")?.get(name));
+    found.cloned()
+}
+
+/// Default of a key in the schema.
+fn default_of(key: &str) -> Option<Value> {
+    schema_of(key)?.get("default").cloned()
+}
+
+/// Removes a key. At a terminal it asks before it removes an object.
+pub(super) fn unset(
+    key: &str,
+    yes: bool,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let loaded = start_proxy::load(global, None)?;
+    let json = read(&loaded)?;
+    let value = json.get(&path_of(key, json.value()));
+    if let Some(members) = value.and_then(Value::as_object).filter(|members| !members.is_empty()) {
+        let members = members.keys().map(|name| line(name)).collect::<Vec<_>>().join(", ");
+        let question = format!("Remove '{}' with {members}?", line(key));
+        if !confirm("", &question, yes || !stdin().is_terminal())? {
+            return declined();
+        }
+    }
+    change(key, None, global, output)
 }
 
 /// Sets a key to `value`, or removes it if there is none, and makes a running proxy reload the file.
@@ -55,7 +109,7 @@ pub(super) fn change(
     let is_changed = upstream::edit(&loaded, global, |json| {
         let path = path_of(key, json.value());
         let known = problems(json).map(|(_, warnings)| texts(&warnings)).unwrap_or_default();
-        let mut refused = None;
+        let mut refused: Option<(EditedJson, bool)> = None;
         for candidate in candidates(value) {
             let mut next = json.clone();
             match &candidate {
@@ -73,18 +127,27 @@ pub(super) fn change(
                     new_warnings.replace(new);
                     return Ok(next);
                 }
-                // The editor reports the problems of the first one.
-                Err(_) => refused = refused.or(Some(next)),
+                // The editor reports the problems of the one that is returned: the first, unless only its type is wrong.
+                Err(problems) => {
+                    let is_wrong_type = texts(&problems).iter().any(|it| it.contains(WRONG_TYPE));
+                    if refused.as_ref().is_none_or(|(_, is_wrong)| *is_wrong && !is_wrong_type) {
+                        refused = Some((next, is_wrong_type));
+                    }
+                }
             }
         }
-        Ok(refused.unwrap_or_else(|| json.clone()))
-    })?;
+        Ok(refused.map_or_else(|| json.clone(), |(next, _)| next))
+    });
+    let is_changed = is_changed.map_err(|error| naming_members(error, key))?;
     for warning in new_warnings.into_inner() {
         logging::print_line(format_args!("warning: {}", line(&warning)));
     }
     let file = loaded.path.display().to_string();
     let mut result = json!({"key": key, "file": file, "changed": is_changed});
     let (word, shown) = (line(key), line(&file));
+    if !is_changed && value.is_none() && similar_key(key).is_some() {
+        return Err(not_set(key, &file));
+    }
     if !is_changed {
         return output.print(&result.to_string(), |_| match value {
             Some(_) => format!("'{word}' already has this value in {shown}."),
@@ -99,10 +162,29 @@ pub(super) fn change(
     output.print(&result.to_string(), |_| {
         let done = match value {
             Some(_) => format!("Set '{word}' in {shown}."),
-            None => format!("Removed '{word}' from {shown}: its default applies."),
+            None => {
+                let default = default_of(key).map(|_| ": its default applies").unwrap_or_default();
+                format!("Removed '{word}' from {shown}{default}.")
+            }
         };
         format!("{done}\n{}", reloaded.message())
     })
+}
+
+/// Words of the problem of a value of the wrong type.
+const WRONG_TYPE: &str = "invalid type: ";
+
+/// Adds a key within the object to an error about a value in its place.
+fn naming_members(error: CommandError, key: &str) -> CommandError {
+    let schema = schema_of(key).filter(|_| error.message.contains("expected an object"));
+    let members = schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+    match members.and_then(|members| members.keys().next()) {
+        Some(first) => CommandError {
+            message: format!("{}: set one of its keys, like '{key}.{first}'", error.message),
+            ..error
+        },
+        None => error,
+    }
 }
 
 /// Values that a typed text may mean, in the order in which they are tried: the JSON, then the text itself. `None` stands
@@ -178,6 +260,15 @@ mod tests {
         assert_eq!(values("30"), [json!(30), json!("30")]);
         assert_eq!(values("30s"), [json!("30s")]);
         assert_eq!(values("[\"a\"]"), [json!(["a"]), json!("[\"a\"]")]);
+    }
+
+    #[test]
+    fn default_is_that_of_the_schema() {
+        assert_eq!(default_of("tools_limit"), Some(json!(15)));
+        assert_eq!(default_of("output_validation.mode"), Some(json!("warn")));
+        for none in ["output_validation", "mcpServers.files", "nothing", "", "tools_limit.x"] {
+            assert_eq!(default_of(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -366,9 +366,14 @@ const PORT_CHECK: &str = "port";
 
 /// Checks the listen address. `runs` means that a proxy of this config was found; `silent_process` is the process that
 /// has announced itself there.
-pub(super) fn check_port(listen: &Address, runs: bool, silent_process: Option<Pid>) -> Diagnosis {
-    if runs {
-        return Diagnosis::fine(PORT_CHECK, format!("mcpproxy is running on {listen}"));
+/// `running` is the address of the running proxy, which may differ from `listen`.
+pub(super) fn check_port(
+    listen: &Address,
+    running: Option<&Address>,
+    silent_process: Option<Pid>,
+) -> Diagnosis {
+    if let Some(running) = running {
+        return Diagnosis::fine(PORT_CHECK, format!("mcpproxy is running on {running}"));
     }
     let listen = match listen {
         Address::Tcp(listen) => *listen,
@@ -617,23 +622,26 @@ mod tests {
     fn port_in_use_names_the_process() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let found = check_port(&address.into(), false, None);
+        let found = check_port(&address.into(), None, None);
         assert_eq!(found.outcome, DiagnosisKind::Wrong);
         if cfg!(target_os = "linux") {
             let pid = std::process::id().to_string();
             assert!(found.text.contains(&pid) && found.fix.contains(&pid), "{found:?}");
-            let of_another = check_port(&address.into(), false, Some(Pid::from_raw(1)));
+            let of_another = check_port(&address.into(), None, Some(Pid::from_raw(1)));
             assert_eq!(of_another.text, found.text, "the port belongs to another process");
         }
         let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap());
-        let silent_process = check_port(&address.into(), false, Some(own));
+        let silent_process = check_port(&address.into(), None, Some(own));
         assert!(
             silent_process.outcome == DiagnosisKind::Wrong
                 && silent_process.text.contains("does not respond")
         );
-        assert_eq!(check_port(&address.into(), true, Some(own)).outcome, DiagnosisKind::Fine);
+        let running = Address::Tcp("127.0.0.1:7".parse().unwrap());
+        let found = check_port(&address.into(), Some(&running), Some(own));
+        assert_eq!(found.outcome, DiagnosisKind::Fine);
+        assert_eq!(found.text, "mcpproxy is running on 127.0.0.1:7", "not the configured address");
         drop(taken);
-        assert_eq!(check_port(&address.into(), false, None).outcome, DiagnosisKind::Fine);
+        assert_eq!(check_port(&address.into(), None, None).outcome, DiagnosisKind::Fine);
     }
 
     #[test]
@@ -641,19 +649,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| Address::Unix(folder.path().join(name).into());
         let taken = UnixListener::bind(folder.path().join("taken")).unwrap();
-        let found = check_port(&at("taken"), false, None);
+        let found = check_port(&at("taken"), None, None);
         assert!(found.outcome == DiagnosisKind::Wrong, "{found:?}");
         assert!(found.text.contains("another program") && found.fix.starts_with("fuser -v "));
-        let silent_process = check_port(&at("taken"), false, Some(Pid::this()));
+        let silent_process = check_port(&at("taken"), None, Some(Pid::this()));
         assert!(silent_process.text.contains("does not respond"), "{silent_process:?}");
         drop(taken);
         assert_eq!(
-            check_port(&at("taken"), false, None).outcome,
+            check_port(&at("taken"), None, None).outcome,
             DiagnosisKind::Fine,
             "stale socket"
         );
-        assert_eq!(check_port(&at("free"), false, None).outcome, DiagnosisKind::Fine);
-        let nowhere = check_port(&at("none/socket"), false, None);
+        assert_eq!(check_port(&at("free"), None, None).outcome, DiagnosisKind::Fine);
+        let nowhere = check_port(&at("none/socket"), None, None);
         assert!(nowhere.outcome == DiagnosisKind::Wrong && nowhere.fix.contains("mkdir -p"));
     }
 }

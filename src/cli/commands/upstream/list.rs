@@ -16,13 +16,9 @@ use mcpproxy_config::file::Loaded;
 use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
-use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use tokio::runtime::LocalRuntime;
-
-/// Width from which a protocol that all servers share is shown.
-const WIDE: usize = 100;
 
 /// Indentation of notes below the list.
 const NOTE_INDENT: usize = 2;
@@ -34,7 +30,7 @@ const REFUSED: &str = "";
 const UPSTREAM_COLUMNS: [((&str, Fit), &str); 9] = [
     (("NAME", Fit::Key(0)), "/name"),
     (("STATE", Fit::Whole), "/state"),
-    (("PROTOCOL", Fit::Rank(7)), "/protocol"),
+    (("TRANSPORT", Fit::Rank(7)), "/protocol"),
     (("TOOLS", Fit::Rank(2)), "/tools"),
     (("QUARANTINED", Fit::Rank(3)), "/quarantined"),
     (("CALLS", Fit::Rank(5)), "/calls/total"),
@@ -121,16 +117,12 @@ fn table(servers: &Value, output: &Output) -> String {
     let all = list(servers, "/servers");
     let for_people = output.view.width.is_some();
     let none_runs = for_people && all.iter().any(|server| text(server, "/reason") == NONE_RUNS);
-    let protocols: HashSet<_> = all.iter().map(|it| text(it, "/protocol")).collect();
-    let is_narrow = output.view.width.is_some_and(|width| width < WIDE);
     // People need no column of zeros, no empty one, and no reason that all rows share.
     let is_shown = |at: &str| {
         let is_needless = |server: &Value| match (at, &*text(server, at)) {
             (REFUSED, _) => server.pointer("/calls").is_none(),
             // Among the reasons.
             ("/quarantined", _) => true,
-            // Names need the space.
-            ("/protocol", _) => is_narrow && protocols.len() == 1,
             ("/reason", _) if in_quarantine(server).is_some() => false,
             (_, "") => true,
             ("/reason", reason) => {
