@@ -142,6 +142,8 @@ pub struct RuleDenial {
     /// All rules that decided.
     pub rules: Vec<Box<str>>,
     pub approval: ApprovalDemand,
+    /// Reason why the rule cannot be evaluated, if that is the cause of the denial.
+    pub error: Option<Box<str>>,
 }
 
 /// Whether an approval lifts the denial (`@requires("approval")` on every rule that denies).

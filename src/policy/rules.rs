@@ -457,24 +457,28 @@ impl RuleSet {
                     true => ApprovalDemand::Asked,
                     false => ApprovalDemand::None,
                 },
+                error: None,
             });
         }
-        let refused = |rule: &str, message: String| {
+        let refused = |rule: &str, message: String, error: Option<&str>| {
             Ruling::Refused(RuleDenial {
                 access: asked.target.shown().into(),
                 rule: rule.into(),
                 message: message.into(),
                 rules: vec![rule.into()],
                 approval: ApprovalDemand::None,
+                error: error.map(Box::from),
             })
         };
         if let Some((rule, why)) = &holding.error {
-            return refused(&rule.name, format!("it cannot be evaluated: {why}"));
+            return refused(&rule.name, format!("it cannot be evaluated: {why}"), Some(why));
         }
         match (holding.permits.is_empty(), self.options.default) {
             (false, _) => Ruling::Permitted(names(&holding.permits)),
             (true, RulesDefault::Allow) => Ruling::Permitted(Vec::new()),
-            (true, RulesDefault::Deny) => refused(DEFAULT_RULE, "no rule permits it".to_owned()),
+            (true, RulesDefault::Deny) => {
+                refused(DEFAULT_RULE, "no rule permits it".to_owned(), None)
+            }
         }
     }
 }

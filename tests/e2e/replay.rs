@@ -66,7 +66,7 @@ fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
     let replayed = proxy.cli(&["policy", "replay", new, "--since", "1h", "-o", "json"]);
     assert_eq!(replayed.code, Some(0), "{}", replayed.stderr);
     let report = replayed.json();
-    let expected = json!({"calls": 8 * ROUNDS, "newly_refused": 2 * ROUNDS,
+    let expected = json!({"calls": 8 * ROUNDS, "newly_refused": 2 * ROUNDS, "rule_errors": 0,
         "newly_allowed": ROUNDS, "undecidable": 2 * ROUNDS, "rules": ["large", "no-deletes", "not-ci"]});
     assert_eq!(report["total"], expected, "{report}");
     let because = json!({"arguments cut": ROUNDS, "arguments redacted": ROUNDS});

@@ -589,7 +589,7 @@ fn new_rules_are_replayed_against_the_log() {
     let report = replayed.json();
     assert_eq!(
         report["total"],
-        json!({"calls": 5, "newly_refused": 1, "newly_allowed": 1, "undecidable": 1,
+        json!({"calls": 5, "newly_refused": 1, "rule_errors": 0, "newly_allowed": 1, "undecidable": 1,
                "rules": ["no-deletes", "smaller"]}),
         "{report}"
     );
@@ -624,8 +624,8 @@ fn rules_are_replayed_over_rest_in_pages_without_taking_effect() {
     let answer = post(json!({"rules": new})).json()["data"].clone();
     assert_eq!(
         answer["total"],
-        json!({"calls": 4, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
-               "rules": ["no-deletes", "smaller"]}),
+        json!({"calls": 4, "newly_refused": 1, "rule_errors": 0, "newly_allowed": 1,
+               "undecidable": 0, "rules": ["no-deletes", "smaller"]}),
         "{answer}"
     );
     assert_eq!((&answer["rules"], answer.get("next_cursor")), (&json!(1), None), "{answer}");

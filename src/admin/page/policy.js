@@ -259,8 +259,10 @@ function explained(data, other) {
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
 }
 
-const COUNTED = ['calls', 'newly_refused', 'newly_allowed', 'undecidable'];
+const COLUMNS = ['calls', 'newly_refused', 'newly_allowed', 'undecidable'];
+const COUNTED = [...COLUMNS, 'rule_errors'];
 const MOST_ROWS = 50;
+const MOST_REASONS = 20;
 
 replayForm.addEventListener('submit', (event) => {
   event.preventDefault();
@@ -287,7 +289,7 @@ replayForm.addEventListener('submit', (event) => {
 
 /** Asks for page after page of the log, as long as it is wanted, and shows what they come to so far. */
 async function replayAll(body, wanted) {
-  const sum = { read: 0, total: counts(), reasons: new Map(), rows: new Map() };
+  const sum = { read: 0, total: counts(), reasons: new Map(), errors: new Map(), rows: new Map() };
   let cursor;
   do {
     const { data } = await send('policy/replay', { ...body, cursor });
@@ -295,7 +297,9 @@ async function replayAll(body, wanted) {
     cursor = data.next_cursor;
     sum.read += data.read;
     add(sum.total, data.total);
-    for (const [why, count] of Object.entries(data.undecidable_because)) sum.reasons.set(why, (sum.reasons.get(why) ?? 0) + count);
+    for (const [map, found] of [[sum.reasons, data.undecidable_because], [sum.errors, data.rule_errors_because]]) {
+      for (const [why, count] of Object.entries(found)) map.set(why, (map.get(why) ?? 0) + count);
+    }
     for (const row of data.by_tool_and_principal) {
       const key = JSON.stringify([row.tool, row.principal]);
       if (!sum.rows.has(key)) sum.rows.set(key, { tool: row.tool, principal: row.principal, ...counts() });
@@ -310,7 +314,7 @@ function changedRow(row) {
   const records = link('activity', { type: 'tool_call', ...named(row.tool), principal: row.principal });
   return el('tr', {}, el('th', { scope: 'row' }, anchor(link('tools', { tool: row.tool }), identifier(row.tool))),
     el('td', {}, anchor(link('principals', { name: row.principal }), identifier(row.principal))),
-    COUNTED.map((name) => el('td.num', {}, name === 'calls' ? el('a', { href: records }, number(row.calls)) : number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', '))));
+    COLUMNS.map((name) => el('td.num', {}, name === 'calls' ? el('a', { href: records }, number(row.calls)) : number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', '))));
 }
 
 const counts = () => ({ ...Object.fromEntries(COUNTED.map((name) => [name, 0])), rules: new Set() });
@@ -326,10 +330,13 @@ function outcome(sum, goesOn) {
   const rows = [...sum.rows.values()].filter((row) => changed(row) || row.undecidable)
     .sort((one, other) => changed(other) - changed(one) || other.undecidable - one.undecidable || (one.tool < other.tool ? -1 : 1));
   const reasons = [...sum.reasons].map(([why, count]) => `${why}: ${number(count)}`).join(', ');
+  const errors = [...sum.errors].sort((one, other) => other[1] - one[1]).slice(0, MOST_REASONS);
   return el('div.card', {},
     el('div.line', {}, el('h2', {}, number(total.newly_refused), ' newly refused, ', number(total.newly_allowed), ' newly allowed')),
     quiet(`${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
     pairs(['undecidable', total.undecidable && number(total.undecidable)], ['for want of', reasons]),
+    total.rule_errors > 0 && trouble(`${number(total.rule_errors)} of the newly refused because a rule cannot be evaluated:`),
+    errors.length > 0 && el('ul', {}, errors.map(([why, count]) => el('li', {}, el('bdi', {}, why), ` (${number(count)})`))),
     rows.length === 0 ? para('Nothing would be decided otherwise.') : el('div.scroll', { tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table.rows', { id: 'replay-rows' },
       sortHead(['Tool', 'Principal', 'Calls', 'Newly refused', 'Newly allowed', 'Undecidable', 'Rules'].map((words, at) => ({ words, kind: at > 1 && at < 6 && 'num' }))),
       el('tbody', {}, rows.slice(0, MOST_ROWS).map(changedRow)))),

@@ -737,9 +737,23 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         text(report, "/since")
     );
     let total = Paragraph::new(output.view.width).text(&total);
+    let errors = rule_errors(report).map(|it| Paragraph::new(output.view.width).text(&it));
+    let errors = errors.map_or_else(String::new, |it| format!("\n{it}"));
     let heading = Paragraph::new(output.view.width).text(COMPARED);
     let heading = if any { format!("{heading}\n\n") } else { String::new() };
-    output.with_notes(&heading, table, &format!("{more}{same}{total}"))
+    output.with_notes(&heading, table, &format!("{more}{same}{total}{errors}"))
+}
+
+/// Number of newly refused calls for which a rule cannot be evaluated, with the reasons.
+fn rule_errors(report: &Value) -> Option<String> {
+    let errors = report.pointer("/total/rule_errors")?.as_u64().filter(|count| *count > 0)?;
+    let reasons = report.pointer("/rule_errors_because")?.as_object()?;
+    let reasons: Vec<_> =
+        reasons.iter().map(|(why, count)| cell(&format!("{why} ({count})"))).collect();
+    Some(format!(
+        "of the newly refused, {errors} because a rule cannot be evaluated: {}",
+        reasons.join("; ")
+    ))
 }
 
 /// Whether the new rules decide any call of a row differently, or may do so.
@@ -887,6 +901,16 @@ mod tests {
         let none = report(vec![row("m:read", 0)]);
         let keeps = ["1 tool and principal: unchanged\n"];
         crate::output::tests::fits(|output| draw_replay(&none, output), &keeps);
+    }
+
+    #[test]
+    fn cli_2_replay_names_the_rules_that_cannot_be_evaluated() {
+        let row = json!({"tool": "m:put", "principal": "token:ci", "calls": 9, "newly_refused": 3,
+            "rule_errors": 2, "newly_allowed": 0, "undecidable": 0, "rules": ["big"]});
+        let report = json!({"since": "2026-01-02", "total": {"newly_refused": 3, "rule_errors": 2},
+            "rule_errors_because": {"rule 'big': no such key": 2}, "by_tool_and_principal": [row]});
+        let keeps = ["cannot", "'big':", "(2)"];
+        crate::output::tests::fits(|output| draw_replay(&report, output), &keeps);
     }
 
     #[test]

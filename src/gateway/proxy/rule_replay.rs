@@ -29,7 +29,9 @@ use mcpproxy_policy::rules::{
 const MAX_PAIRS: usize = 10_000;
 /// Maximum number of rules listed per pair.
 const MAX_RULES_NAMED: usize = 20;
-/// Label of further pairs.
+/// Maximum number of reasons why rules cannot be evaluated; further ones are counted together.
+const MAX_ERRORS: usize = 20;
+/// Label of further pairs and reasons.
 const OTHERS: &str = "(others)";
 
 /// Status of a request that was refused before it was sent.
@@ -91,6 +93,8 @@ pub(crate) struct ReplayCounts {
     pub calls: u64,
     /// Requests refused by the new rules only, except those refused for another reason when they were made.
     pub newly_refused: u64,
+    /// Requests among the newly refused that are refused because a new rule cannot be evaluated.
+    pub rule_errors: u64,
     /// Requests refused by the present rules only, except those refused for another reason when they were made.
     pub newly_allowed: u64,
     /// Requests for which the log lacks data that a rule needs.
@@ -106,8 +110,9 @@ impl ReplayCounts {
         let rules = match found {
             Found::Same => return,
             Found::Undecidable(_) => return self.undecidable += 1,
-            Found::Refused(rules) => {
+            Found::Refused(rules, error) => {
                 self.newly_refused += 1;
+                self.rule_errors += u64::from(error.is_some());
                 rules
             }
             Found::Allowed(rules) => {
@@ -142,6 +147,9 @@ pub struct ReplayReport<'a> {
     /// Reasons of undecidable requests, with counts.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     undecidable_because: &'a BTreeMap<&'static str, u64>,
+    /// Reasons why new rules cannot be evaluated, as `rule 'NAME': why`, with counts; at most 20, and one for the others.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    rule_errors_because: &'a BTreeMap<String, u64>,
     /// Largest changes first; at most 10000, and one for the others.
     by_tool_and_principal: Vec<ReplayedPair<'a>>,
 }
@@ -152,7 +160,8 @@ enum Found {
     Same,
     /// Data that the log lacks.
     Undecidable(&'static str),
-    Refused(Vec<Box<str>>),
+    /// The rules, and the reason if one of them cannot be evaluated.
+    Refused(Vec<Box<str>>, Option<String>),
     Allowed(Vec<Box<str>>),
 }
 
@@ -166,6 +175,7 @@ pub struct RuleReplay {
     by_tool: BTreeMap<String, BTreeMap<String, ReplayCounts>>,
     pairs: usize,
     reasons: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<String, u64>,
 }
 
 impl RuleReplay {
@@ -179,6 +189,7 @@ impl RuleReplay {
             by_tool: BTreeMap::new(),
             pairs: 0,
             reasons: BTreeMap::new(),
+            errors: BTreeMap::new(),
         }
     }
 
@@ -189,8 +200,14 @@ impl RuleReplay {
             return Ok(());
         }
         let Some(found) = self.found(&line) else { return Ok(()) };
-        if let Found::Undecidable(why) = found {
-            *self.reasons.entry(why).or_default() += 1;
+        match &found {
+            Found::Undecidable(why) => *self.reasons.entry(why).or_default() += 1,
+            Found::Refused(_, Some(why)) => {
+                let fits = self.errors.contains_key(why) || self.errors.len() < MAX_ERRORS;
+                let why = if fits { why } else { OTHERS };
+                *self.errors.entry(why.to_owned()).or_default() += 1;
+            }
+            Found::Same | Found::Refused(_, None) | Found::Allowed(_) => {}
         }
         self.total.note(&found);
         let full = format!("{}:{}", line.server_name, line.tool_name);
@@ -299,7 +316,10 @@ impl RuleReplay {
             {
                 Found::Same
             }
-            (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
+            (Ruling::Permitted(_), Ruling::Refused(denial)) => {
+                let error = denial.error.map(|why| format!("rule '{}': {why}", denial.rule));
+                Found::Refused(denial.rules, error)
+            }
             (Ruling::Refused(before), Ruling::Permitted(by)) => {
                 Found::Allowed(if by.is_empty() { before.rules } else { by })
             }
@@ -324,6 +344,7 @@ impl RuleReplay {
         ReplayReport {
             total: &self.total,
             undecidable_because: &self.reasons,
+            rule_errors_because: &self.errors,
             by_tool_and_principal: pairs,
         }
     }
@@ -386,12 +407,40 @@ mod tests {
         let report = replay(old, BY_PATH, &lines);
         assert_eq!(
             report["total"],
-            json!({"calls": 4, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
-                   "rules": ["etc", "no b"]})
+            json!({"calls": 4, "newly_refused": 1, "rule_errors": 0, "newly_allowed": 1,
+                   "undecidable": 0, "rules": ["etc", "no b"]})
         );
         let first = &report["by_tool_and_principal"][0];
         assert_eq!((&first["tool"], &first["principal"]), (&json!("s:get"), &json!("token:b")));
         assert_eq!(report["by_tool_and_principal"][1]["calls"], 3);
+    }
+
+    #[test]
+    fn refusals_because_a_rule_cannot_be_evaluated_are_counted_with_their_reasons() {
+        let sized = |size: Value| call("token:a", "put", json!({"size": size}));
+        let lines = [sized(json!(9)), sized(json!(0.5)), sized(json!(1)), sized(json!("x"))];
+        let rule = r#"@id("big") forbid(principal, action == Action::"write", resource == Tool::"s:put")
+            when { context.args.size > 5 };"#;
+        let report = replay("", rule, &lines);
+        let (total, reasons) =
+            (&report["total"], report["rule_errors_because"].as_object().unwrap());
+        assert_eq!(
+            (&total["newly_refused"], &total["rule_errors"]),
+            (&json!(3), &json!(2)),
+            "{report}"
+        );
+        assert_eq!(report["by_tool_and_principal"][0]["rule_errors"], 2);
+        assert_eq!(reasons.len(), 2, "{report}");
+        assert!(reasons.keys().all(|why| why.starts_with("rule 'big': ")), "{report}");
+        // The reasons are bounded, and no call is left out.
+        let many = (0..30).map(|at| format!(
+            r#"@id("r{at}") forbid(principal == Agent::"token:p{at}", action == Action::"write", resource) when {{ context.args.size > 5 }};"#
+        ));
+        let lines: Vec<_> =
+            (0..30).map(|at| call(&format!("token:p{at}"), "put", json!({"size": "x"}))).collect();
+        let report = replay("", &many.collect::<String>(), &lines);
+        let reasons = report["rule_errors_because"].as_object().unwrap();
+        assert_eq!((reasons.len(), &reasons[OTHERS]), (MAX_ERRORS + 1, &json!(10)), "{report}");
     }
 
     #[test]

@@ -97,6 +97,11 @@ export async function look({ page, wrong }) {
   await page.locator('#rows li').first().waitFor();
   await go(page, '#policy');
 
+  step('calls that are refused because a rule cannot be evaluated are counted, with the reason');
+  await page.locator('#replay-form [name=rules]').fill('@id("errs") forbid(principal, action == Action::"read", resource == Tool::"stub:records") when { context.args has size && context.args.size * 9223372036854775807 > 0 };');
+  await page.getByRole('button', { name: 'Replay' }).click();
+  await page.locator('#replayed', { hasText: 'of the newly refused because a rule cannot be evaluated:' }).getByText(/^rule 'errs': .*\(\d+\)$/).waitFor();
+
   step('how far back calls are replayed is chosen');
   for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {
     await page.locator('#replay-form label', { hasText: /^Period/ }).getByRole('combobox').selectOption(words);
