@@ -144,6 +144,44 @@ fn refused_servers_are_reported_with_their_place_and_not_written() {
     assert_eq!(proxy.api("servers")["servers"].as_array().unwrap().len(), 1);
 }
 
+// CFG-9
+#[test]
+fn server_is_removed_from_the_file_and_stopped() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "a b": stub_stdio(&[])}));
+    let mine = text(&proxy).replacen('{', "{ // mine\n", 1);
+    write(&proxy, &mine);
+    assert_eq!(post(&proxy, "config/reload").status, 200);
+    let remove = |name: &str, headers: &[(&str, &str)]| {
+        proxy.request("DELETE", &format!("/api/v1/config/servers/{name}"), headers, b"")
+    };
+    for (name, headers, status) in [
+        ("s", &[][..], 401),
+        ("nobody", &KEY, 404),
+        ("s?x=1", &KEY, 400),
+        ("s", &[KEY[0], ("X-Forwarded-For", "192.0.2.1")], 403),
+        ("s", &[KEY[0], ("Via", "1.1 proxy")], 403),
+    ] {
+        let refused = remove(name, headers);
+        assert_eq!(refused.status, status, "{name}: {}", refused.text());
+        assert_eq!(status == 403, refused.text().contains("mcpproxy upstream remove"));
+    }
+    assert_eq!(text(&proxy), mine);
+    let removed = remove("a%20b", &KEY);
+    assert_eq!(removed.status, 200, "{}", removed.text());
+    assert_eq!(removed.json()["data"]["applied"], json!(["mcpServers.a b"]));
+    // The response waits until the config is in force.
+    assert_eq!((state(&proxy, "a b"), state(&proxy, "s").is_empty()), (String::new(), false));
+    let kept = text(&proxy);
+    assert!(kept.contains("// mine") && !kept.contains("a b"), "{kept}");
+    let recorded = proxy.activity("type=config_change&status=success")[0].clone();
+    assert!(recorded["principal"] == "admin" && recorded.to_string().contains("mcpServers.a b"));
+    // A file that is invalid stays as it is.
+    let bad = kept.replacen('{', "{\"tools_limit\": 0, ", 1);
+    write(&proxy, &bad);
+    assert_eq!(remove("s", &KEY).status, 422);
+    assert_eq!(text(&proxy), bad);
+}
+
 #[test]
 fn file_is_compared_with_the_config_in_force_without_showing_secrets() {
     let secret = "s3cret-value-of-the-test";
@@ -200,4 +238,12 @@ fn latencies_are_reported_over_time() {
     assert_eq!(called.len(), 1, "{steps}");
     let [p50, p99] = ["p50_ms", "p99_ms"].map(|name| called[0][name].as_f64().unwrap());
     assert!(p50 > 0.0 && p99 >= p50, "{steps}");
+    // A period that ends earlier has the same steps, and not this call.
+    let earlier = proxy.api("activity/summary?period=1h&end_time=2026-01-01T10:00:00Z");
+    assert_eq!((&earlier["total_count"], &earlier["step_seconds"]), (&json!(0), &json!(300)));
+    let ends = &earlier["over_time"].as_array().unwrap();
+    assert_eq!(ends[0]["start_time"], "2026-01-01T08:55:00.000Z");
+    assert_eq!(ends[ends.len() - 1]["start_time"], "2026-01-01T09:55:00.000Z");
+    let later = proxy.api("activity/summary?period=1h&end_time=2999-01-01T10:00:00Z");
+    assert_eq!(later["total_count"], 1, "a period ends now at the latest");
 }

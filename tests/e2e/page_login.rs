@@ -157,6 +157,7 @@ fn cookie_neither_grants_mcp_access_nor_creates_credentials_or_servers() {
         ("POST", "/api/v1/tokens/ci/rotate"),
         ("DELETE", "/api/v1/tokens/ci"),
         ("POST", "/api/v1/config/servers"),
+        ("DELETE", "/api/v1/config/servers/s"),
     ] {
         assert_eq!(with(&proxy, method, path, &cookie, &page), 401, "{method} {path}");
     }

@@ -113,9 +113,12 @@ pub(super) struct PageParameters {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SummaryParameters {
-    /// Time span up to now; a day by default.
+    /// Time span up to `end_time`; a day by default.
     #[param(inline, required = false)]
     period: Period,
+    /// End of the period, exclusive; now by default. The counters have a resolution of five minutes.
+    #[param(value_type = Option<String>, nullable = false, format = DateTime)]
+    end_time: Option<Timestamp>,
 }
 
 /// Errors of log queries.
@@ -311,11 +314,12 @@ pub(super) async fn summary(
     ApiRequest { state, worker, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     let mut query = query?;
-    let SummaryParameters { period } = SummaryParameters::read(&mut query)?;
+    let SummaryParameters { period, end_time } = SummaryParameters::read(&mut query)?;
     let reader = reader(state, worker, &mut query)?;
     query.finish()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    let now = end_time.map_or(now, |end| micros(end).saturating_sub(1).min(now));
     if let Some(mut reading) = reader.begin().await? {
         let summary = reading.summary(period, now).await?;
         let fleet = Some(reading.coverage().clone());
@@ -505,7 +509,8 @@ impl PageParameters {
 
 impl SummaryParameters {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
-        Ok(Self { period: query.word("period", Period::ALL)?.unwrap_or(Period::Day) })
+        let period = query.word("period", Period::ALL)?.unwrap_or(Period::Day);
+        Ok(Self { period, end_time: query.time("end_time")? })
     }
 }
 

@@ -18,6 +18,7 @@ use super::config_handle::{
     FleetConfigHandle, FleetConfigRefused, NewServers, ReloadRefused, Reloaded, SettingsChange,
     ShownProblem,
 };
+use super::query_parameters::decode_segment;
 use super::request::{ApiRequest, read_body};
 use super::response;
 use super::response::{ApiError, Success, encode, rfc_3339};
@@ -268,12 +269,44 @@ pub(super) async fn add_servers(
     ApiRequest { state, worker, connection, principal, parts, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
     let body = read_body(query, body).await?;
-    if !is_from_this_machine(connection.source, &parts.headers) {
-        let text = "Servers can be added only from the proxy's own machine: run `mcpproxy upstream add` there";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, text));
-    }
+    require_this_machine(connection.source, &parts.headers, "added", "add")?;
     let form = "write {\"servers\": {\"NAME\": {\"command\": \"…\", \"args\": […]}}}";
     let edit = ConfigEdit::Servers(parse(worker, &body, form)?);
+    let written = state.config.change(edit, principal).await?;
+    changed(written.map(|reloaded| encode(&reloaded)), id)
+}
+
+/// Removes a server from the config file without changing the rest of it, and stops it. Calls in flight finish.
+///
+/// The same conditions as for adding servers apply.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/config/servers/{name}",
+    tag = "state",
+    operation_id = "removeServer",
+    params(("name" = String, Path, description = "The server's name")),
+    responses(
+        (status = 200, description = "The server is no longer in the file and in force", body = Success<Reloaded>),
+        (
+            status = 403,
+            description = "Requires the API key, from the proxy's own machine; or Host or Origin is not allowed"
+        ),
+        (status = 404, description = "The file has no such server"),
+        (
+            status = 422,
+            description = "The config is invalid without the server, or this node's config cannot be changed: the \
+                           body states why",
+            body = Unusable
+        ),
+        (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
+    )
+)]
+pub(super) async fn remove_server(
+    ApiRequest { state, connection, principal, parts, id, query, segment, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    query?.finish()?;
+    require_this_machine(connection.source, &parts.headers, "removed", "remove")?;
+    let edit = ConfigEdit::RemoveServer(decode_segment(segment)?.into());
     let written = state.config.change(edit, principal).await?;
     changed(written.map(|reloaded| encode(&reloaded)), id)
 }
@@ -281,6 +314,22 @@ pub(super) async fn add_servers(
 /// Whether a request was sent on this machine, and by no reverse proxy for another one.
 fn is_from_this_machine(source: Source, headers: &HeaderMap) -> bool {
     source == Source::Loopback && !FORWARDED.iter().any(|name| headers.contains_key(*name))
+}
+
+/// Refuses a request from elsewhere, and names the command instead of it.
+fn require_this_machine(
+    source: Source,
+    headers: &HeaderMap,
+    done: &str,
+    command: &str,
+) -> Result<(), ApiError> {
+    if is_from_this_machine(source, headers) {
+        return Ok(());
+    }
+    let text = format!(
+        "Servers can be {done} only from the proxy's own machine: run `mcpproxy upstream {command}` there"
+    );
+    Err(ApiError::new(StatusCode::FORBIDDEN, text))
 }
 
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
@@ -303,6 +352,7 @@ fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<B
             StatusCode::CONFLICT,
             "The file has changed since it was read: read it again and repeat the change",
         )),
+        Err(ChangeRefused::UnknownServer(name)) => Err(ApiError::no_server(&name)),
         Err(ChangeRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
     }
 }

@@ -71,6 +71,8 @@ pub enum ConfigCommand {
 pub enum ConfigEdit {
     Settings(SettingsChange),
     Servers(NewServers),
+    /// Removes the server with this name.
+    RemoveServer(Box<str>),
 }
 
 /// The settings in the config file, without secrets.
@@ -121,6 +123,8 @@ pub struct ChangeCommand {
 pub enum ChangeRefused {
     /// The file changed since it was read.
     Stale,
+    /// The file has no server with this name.
+    UnknownServer(Box<str>),
     /// The result is invalid, or cannot be written here.
     Unusable(ReloadRefused),
 }

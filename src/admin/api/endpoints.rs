@@ -112,7 +112,7 @@ endpoints! {
         config::config, config::difference, config::reload, config::settings, config::preview, config::change;
     ApiKey:
         metrics::metrics, tokens::list, tokens::create, tokens::revoke, tokens::rotate, page_session::code,
-        config::add_servers,
+        config::add_servers, config::remove_server,
         config::fleet_config, config::apply_fleet_config, config::roll_back_fleet_config;
 }
 
@@ -394,6 +394,7 @@ mod tests {
             "/api/v1/tokens/{name}/rotate",
             // A server may be a program.
             "/api/v1/config/servers",
+            "/api/v1/config/servers/{name}",
             // The config of all nodes contains servers and secrets.
             "/api/v1/fleet/config",
             "/api/v1/fleet/config/rollback",

@@ -14,8 +14,10 @@ use mcpproxy_admin::api::config_handle::{
     ReloadTrigger, SettingsChange, ShownProblem, SwitchCommand, SwitchOutcome, SwitchRefused,
 };
 use mcpproxy_catalog::Snapshot;
-use mcpproxy_config::edit::EditRefused;
-use mcpproxy_config::edit_servers::{NotAdded, NotSwitched, switch_server, with_new_servers};
+use mcpproxy_config::edit::{EditRefused, EditedJson};
+use mcpproxy_config::edit_servers::{
+    NotAdded, NotSwitched, Servers, switch_server, with_new_servers,
+};
 use mcpproxy_config::patch::PatchRefused;
 use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::{Config, Flags, file, patch, rule_files};
@@ -176,6 +178,13 @@ fn propose(
         ConfigEdit::Servers(new) => with_new_servers(text, &new.servers)
             .map_err(|why| of_servers(why, &source.path))
             .and_then(|text| usable_servers(&new.servers).map(|()| text)),
+        ConfigEdit::RemoveServer(name) => {
+            match EditedJson::new(text).and_then(|file| Servers(&file).without(name)) {
+                Ok(Some(next)) => Ok(next.text().to_owned()),
+                Ok(None) => return Err(ChangeRefused::UnknownServer(name.clone())),
+                Err(why) => Err(of_patch(&PatchRefused::Edit(why), &source.path)),
+            }
+        }
     }
     .map_err(ChangeRefused::Unusable)?;
     let (config, warnings) = usable(&text, (&source.path, &source.flags), now, rules)
