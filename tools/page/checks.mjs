@@ -146,6 +146,13 @@ export async function copies(page, within, name, expected) {
   assert.ok(expected instanceof RegExp ? expected.test(copied) : copied === expected, copied);
 }
 
+/** Presses *Download CSV* in a view, and returns the content of the file. */
+export async function save(page, view) {
+  const [file] = await Promise.all([page.waitForEvent('download'), page.locator(`#view-${view}`).getByRole('button', { name: 'Download CSV' }).click()]);
+  assert.equal(file.suggestedFilename(), `mcpproxy-${view}.csv`);
+  return readFileSync(await file.path(), 'utf8');
+}
+
 export async function count(page, selector, expected) {
   await until(async () => await page.locator(selector).count() === expected,
     async () => `${selector}: ${await page.locator(selector).count()}, not ${expected}`);

@@ -2,6 +2,7 @@
 // are stored in the address.
 
 import { anchor, arrange, beginsList, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, visible, when } from './dom.js';
+import { csvButton } from './csv.js';
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
@@ -28,6 +29,10 @@ const copyLink = button('Copy link', async () => {
   copyLink.textContent = words;
   setTimeout(() => { copyLink.textContent = 'Copy link'; }, 1500);
 }, { title: 'Copy the address of this list with its filters' });
+const download = csvButton('activity', () => [
+  ['time', 'type', 'server', 'tool', 'principal', 'client', 'operation', 'status', 'duration ms', 'reason', 'message', 'id'],
+  ...[...rows.children].map(({ it }) => [stored(it), it.type, it.server_name, it.tool_name, it.principal, it.metadata?.client_name, operation(it), statusOf(it), it.duration_ms,
+    it.intent?.reason, it.error_message || happened(it), it.id])], 'The records that are listed. All that match: mcpproxy activity export');
 const pause = button('Pause', () => list.pause(!list.paused), { id: 'pause', 'aria-pressed': 'false', title: 'Hold back new records' });
 const clear = el('button', { type: 'reset' }, 'Clear');
 const form = el('form.chips', { id: 'filters', 'aria-label': 'Filters' },
@@ -42,7 +47,7 @@ const form = el('form.chips', { id: 'filters', 'aria-label': 'Filters' },
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
   adder, clear);
 /** Column headings of the lines. */
-export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', { title: name === 'Time' ? 'when it ended' : undefined }, name)));
+export const heads = ({ who = 'Who', took: last = 'Took' } = {}) => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', last].map((name) => el('span', { title: name === 'Time' ? 'when it ended' : undefined }, name)));
 const rows = el('ol.records', { id: 'rows', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
@@ -58,7 +63,7 @@ export const activity = {
   name: 'activity',
   label: 'Activity',
   takes: ['q', 'range', 'from', 'to', 'record', ...FILTERS],
-  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, tools, principals, nodes, searched, lacking,
+  root: el('div', {}, el('div.side', {}, download, copyLink, pause), form, names, tools, principals, nodes, searched, lacking,
     el('div.split', {},
       el('div.list', {},
         heads(),
@@ -85,6 +90,7 @@ export const activity = {
         fill(nodes, fleet.nodes.map((it) => option(it.node)));
         inFleet = Boolean(fleet.node);
         addable();
+        if (list.listed === list.asked) list.end(list.cursor);
       });
     }
     if (wanted) openRecord(wanted);
@@ -186,6 +192,13 @@ function asked(filter) {
 function ofTool({ server, tool = '' }) {
   const name = named(tool);
   return tool.includes(':') && (!server || server === name.server) ? name : { server, tool };
+}
+
+/** Says which names of a filter do not exist, once the names are loaded. */
+function unknown({ server, principal = '' }) {
+  const isMissing = (place, name) => place.childElementCount > 0 && ![...place.children].some((it) => it.value === name);
+  return [server && isMissing(names, server) && para(`No server named '${server}'.`),
+    principal.startsWith('token:') && isMissing(principals, principal) && para(`No token named '${principal.slice(6)}'.`)].filter(Boolean);
 }
 
 /** Whether only calls whose result was withheld are wanted. The decisions about refused calls are `blocked`, too. */
@@ -315,7 +328,7 @@ const list = {
     none.hidden = filtered ? Boolean(first) : Boolean(cursor) || [...rows.children].some((made) => CALLS.includes(made.it.type));
     if (none.hidden) return;
     redraw(none, filtered
-      ? empty('No record matches the filters.', para(anchor(link('activity'), 'Show all records')))
+      ? empty('No record matches the filters.', ...unknown(filter), para(anchor(link('activity'), 'Show all records')))
       : empty('No agent has called anything yet.', para('Connect one to ', command(`${location.origin}/mcp`)),
         para('Or ', anchor(link('tools'), 'try a tool here'), '.')));
   },
@@ -467,8 +480,9 @@ function stored({ id }) {
   return new Date([...id.slice(0, 10)].reduce((ms, digit) => 32 * ms + digits.indexOf(digit), 0)).toISOString();
 }
 
-/** The wait of a call for its approval, which is not in its duration. */
-const waited = ({ metadata }) => metadata?.approval_wait_ms > 0 && el('span.wait', { title: 'the wait for approval' }, `+ ${took(metadata.approval_wait_ms)} wait`);
+/** The wait for an approval, which is its duration, but not in that of its call. */
+const waited = ({ type, duration_ms: duration, metadata }) => (type === 'approval' ? duration > 0 && el('span.wait', {}, 'wait')
+  : metadata?.approval_wait_ms > 0 && el('span.wait', { title: 'the wait for approval' }, `+ ${took(metadata.approval_wait_ms)} wait`));
 
 /** The line of a record: a link to the record in the list of this `filter`. */
 function line(it, filter, more) {
@@ -478,7 +492,7 @@ function line(it, filter, more) {
     el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
   const ended = stored(it);
   return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
-    el('time', { datetime: ended, title: `${ended}, began ${it.timestamp}` }, when(ended).textContent), what, who(it), tag(operation(it)) ?? el('span.none', {}),
+    el('time', { datetime: ended, title: `${ended}, began ${it.timestamp}` }, when(ended).textContent), what, who(it), el('span', { class: !operation(it) && 'none' }, tag(operation(it))),
     el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms), waited(it)));
 }
 

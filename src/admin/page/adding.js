@@ -3,11 +3,13 @@
 
 import { button, code, command, el, fill, identifier, isObject, labelled, laidOut, option, para, quiet, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, send } from './rest.js';
+import { named } from './route.js';
 
 const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
 const DAY_S = 86_400;
 const LIVES = { '1 day': DAY_S, '30 days': 30 * DAY_S, '90 days': 90 * DAY_S, '1 year': 365 * DAY_S, unlimited: '' };
 const LIFE = '90 days'; // unless another one is chosen
+const MAX_PROPOSED = 20; // names of tools
 const SAMPLE = '{"mcpServers": {"files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/tmp"]}}}';
 
 /** Whether the browser runs on the proxy's machine as far as the address tells: the proxy adds servers only from there. */
@@ -288,6 +290,39 @@ export function secret({ name, token, expires }) {
     el('details', {}, el('summary', {}, 'Entry for a client'), code(laidOut(entry), 'entry')), open];
 }
 
+/** A field for names and patterns of tools, separated by commas. It proposes known names, and says what matches none of them. */
+function toolsField() {
+  const [list, unknown] = [el('datalist', { id: 'token-tools' }), el('p.quiet', { id: 'unknown-tools', role: 'status' })];
+  const patterns = () => field.value.split(',').map((it) => it.trim()).filter(Boolean);
+  const matches = (pattern) => {
+    const exact = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replaceAll('*', '.*')}$`);
+    return names.some((name) => exact.test(pattern.includes(':') ? name : named(name).tool));
+  };
+  const propose = () => {
+    // An option replaces the whole value, so it begins with the names before the last one.
+    const [, before, last] = /^(.*,\s*)?(.*)$/.exec(field.value);
+    fill(list, names.filter((name) => name.includes(last)).slice(0, MAX_PROPOSED).map((name) => option(`${before ?? ''}${name}`)));
+  };
+  const check = () => {
+    const none = names.length ? patterns().filter((pattern) => !matches(pattern)) : [];
+    fill(unknown, none.length > 0 && `No known tool matches ${none.join(', ')}.`);
+  };
+  const field = text('tools', { list: list.id, 'aria-describedby': unknown.id, placeholder: 'all; or names, separated by commas, with * for any characters', input: propose, change: check });
+  let names = [];
+  attempt(async () => {
+    const found = [];
+    let data;
+    do {
+      ({ data } = await ask('tools', { limit: 100, cursor: data?.next_cursor }));
+      found.push(...data.tools.map((it) => it.name));
+    } while (data.next_cursor);
+    names = found;
+    propose();
+    check();
+  });
+  return { patterns, parts: [labelled('Tools', field), list, unknown] };
+}
+
 /** A form that creates a token; `made` is called after that. */
 export function tokenForm(made, close) {
   const servers = el('div', {}, quiet('…'));
@@ -296,14 +331,15 @@ export function tokenForm(made, close) {
     fill(servers, data.servers.length > 0 && choices('Servers (none chosen: all)', data.servers.map((it) => ({ value: it.name }))));
   });
   const operations = choices('Operations (none chosen: all)', ['read', 'write', 'destructive'].map((value) => ({ value })));
+  const tools = toolsField();
   const life = el('select', { name: 'life' }, Object.keys(LIVES).map((words) => option(words)));
   life.value = LIFE;
   const parts = [labelled('Name', text('name', { maxlength: 64, placeholder: 'ci' })),
-    servers, operations, labelled('Tools', text('tools', { placeholder: 'all; or names, separated by commas, with * for any characters' })), labelled('Valid for', life)];
+    servers, operations, tools.parts, labelled('Valid for', life)];
   return keyed('token-adder', 'Create a token', parts, 'Create', async (fields, key) => {
     const name = fields.name.value.trim();
     if (!/^[A-Za-z0-9][\w.-]*$/.test(name)) throw new Wrong(fields.name, name ? 'A name has letters, digits, -, _ and ., and begins with a letter or digit.' : 'Enter a name.');
-    const wanted = { name, servers: chosen(servers), operations: chosen(operations), tools: fields.tools.value.split(',').map((it) => it.trim()).filter(Boolean) };
+    const wanted = { name, servers: chosen(servers), operations: chosen(operations), tools: tools.patterns() };
     const seconds = LIVES[life.value];
     const { data } = await sendWithKey(key, 'tokens', seconds ? { ...wanted, expires_in: seconds } : wanted);
     await made();

@@ -4,10 +4,10 @@
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
 import { heads, recordList } from './activity.js';
-import { $, SETTLE_MS, anchor, arrange, block, button, bytes, confirmed, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, tag, visible, when, whenMoving } from './dom.js';
+import { $, SETTLE_MS, anchor, arrange, block, button, bytes, confirmed, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, stepLinks, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
-import { act, ask, attempt, segment, send } from './rest.js';
-import { here, link } from './route.js';
+import { act, ask, attempt, notice, segment, send } from './rest.js';
+import { change, here, link } from './route.js';
 
 const STAYS_MS = 1000; // minimum time for which an outcome is shown
 const HINT_MS = 2000; // time for which an ignored click is explained
@@ -43,6 +43,7 @@ export const approvals = {
   },
   refresh: () => attempt(load),
   tick: () => cards().forEach((card) => card.tick?.()),
+  keys: (event) => stepLinks(event, [...waiting.children, ...decided.querySelectorAll('.records a')]),
   forget() {
     asked += 1;
     inFleet = false;
@@ -82,6 +83,11 @@ async function load() {
     wanted = undefined;
     card.scrollIntoView({ block: 'nearest' });
     card.focus({ preventScroll: true });
+  } else if (wanted && here().view === 'approvals' && !data.left_out && !data.unseen?.length) {
+    const id = wanted;
+    change({ id: '' }, true);
+    notice(`No call with the approval '${id}' waits now.`);
+    return;
   }
   if (here().view === 'approvals') await loadDecided(mine);
 }
@@ -92,7 +98,7 @@ async function loadDecided(mine) {
   const { data } = await ask('activity', { ...filter, limit: 2 * DECIDED, exclude_payloads: true }); // half of them are of calls that began to wait
   if (mine !== asked) return;
   const found = data.activities.filter((it) => it.metadata?.state !== 'waiting').slice(0, DECIDED);
-  redraw(decided, found.length > 0 && [el('h2', {}, 'Latest decisions'), heads(),
+  redraw(decided, found.length > 0 && [el('h2', {}, 'Latest decisions'), heads({ took: 'Waited' }),
     recordList(found, filter, 'Latest decisions')]);
 }
 

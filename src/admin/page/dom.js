@@ -133,19 +133,34 @@ export function sorted(rows, columns, sort = '') {
 /** Whether a key begins a list: an arrow where nothing has the focus. Elsewhere it scrolls. */
 export const beginsList = (event) => event.key === 'ArrowDown' && document.activeElement === document.body;
 
+const rowLinks = (table) => [...table.querySelectorAll('tbody th a')];
+const openRow = (links) => links.findIndex((one) => one.hasAttribute('aria-current'));
+
 /** Moves the focus in the rows of `table`; `j` and `k` open the next one while a panel is open. */
-export function stepRows(event, table, isOpen) {
+export const stepRows = (event, table, isOpen) => stepLinks(event, rowLinks(table), isOpen);
+
+/** Moves the focus in `links`, the entries of a list, as [`stepRows`] does. */
+export function stepLinks(event, links, isOpen) {
   const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
   if (!by || event.target.closest('input, select, textarea')) return;
-  const links = [...table.querySelectorAll('tbody th a')];
-  const focused = links.indexOf(document.activeElement);
   const isArrow = event.key.length > 1;
+  const focused = links.findIndex((one) => (isArrow ? one === document.activeElement : one.contains(document.activeElement)));
   if (!links.length || (isArrow && focused < 0 && !beginsList(event))) return;
   event.preventDefault();
-  const at = focused < 0 ? links.findIndex((one) => one.hasAttribute('aria-current')) : focused;
+  const at = focused < 0 ? openRow(links) : focused;
   const next = links[Math.min(Math.max(at + by, 0), links.length - 1)];
   next.focus();
   if (isOpen && !isArrow) next.click();
+}
+
+/** Buttons of a panel beside `table`: the rows before and after the open one, and closing it. */
+export function panelButtons(table, kind, close) {
+  const open = (by) => () => {
+    const links = rowLinks(table);
+    links[openRow(links) + by]?.click();
+  };
+  return [['↑', 'Previous', 'k', open(-1)], ['↓', 'Next', 'j', open(1)]].map(([sign, words, key, click]) =>
+    button(sign, click, { 'aria-label': `${words} ${kind}`, title: `${words} ${kind} (${key})` })).concat(button('✕', close, { 'aria-label': 'Close' }));
 }
 
 /** The keys of a list. */

@@ -2,7 +2,7 @@
 // records.
 
 import { LAST, heads, recordList } from './activity.js';
-import { anchor, chip, el, empty, fill, identifier, lasted, number, option, para, percent, quiet, redraw, short, tag, took } from './dom.js';
+import { anchor, chip, el, empty, fill, identifier, lasted, number, option, para, percent, quiet, redraw, short, stepLinks, tag, took, visible } from './dom.js';
 import { milliseconds, plot, spark, stamp, zooms } from './plot.js';
 import { ask, attempt } from './rest.js';
 import { change, link, named } from './route.js';
@@ -75,6 +75,7 @@ export const now = {
   tick: () => attempt(look),
   everyMs: EVERY_MS,
   redraw: () => draw(),
+  keys: (event) => stepLinks(event, [...failures.querySelectorAll('.records a')]),
 
   forget() {
     looks = [];
@@ -104,7 +105,7 @@ function drawFaults(all) {
   const place = (fault) => (fault.server ? link('servers', { name: fault.server }) : PLACES[fault.part] ?? link('settings', { part: fault.part }));
   redraw(faults, all.length > 0 && el('div.card fault', {}, el('h2', {}, 'Problems'),
     el('ul', {}, all.map((fault) => el('li', { 'data-key': `${fault.part} ${fault.server} ${fault.cause}` },
-      el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause),
+      el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', { title: visible(fault.cause) }, fault.cause),
       fault.server && [' ', next(fault)])))));
 }
 
@@ -141,13 +142,13 @@ function drawTiles() {
     all.push(
       tile('Calls', number(calls), { title: 'Tool calls in the period', note: calls ? part(sum(['success']), ' succeeded').replace('of the calls ', '') : 'no calls',
         href: calls ? records({}) : undefined, curve: spark(of(STATUSES), 'Calls over the period') }),
-      counted('Failed', ['error'], { title: 'Calls that failed at the server or on the way', note: part(sum(['error'])) }),
+      counted('Errors', ['error'], { title: 'Calls that ended with an error, at the server or on the way', note: part(sum(['error'])) }),
       counted('Refused', REFUSED, { title: 'Calls that were rejected before they were sent, and calls whose answer was blocked',
         note: before + after ? `${number(before)} not sent, ${number(after)} ${after === 1 ? 'answer' : 'answers'} blocked` : part(0) }));
     const { p50, p95 } = summary.latency_ms;
     const within = took(p95) ? `95 % within ${took(p95)}` : 'no calls';
     all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval; leads to the slowest',
-      note: shown.from ? 'in the whole period' : within, href: calls && p95 >= 1 ? records({ min_duration_ms: Math.floor(p95) }) : undefined, curve: spark(points.map((point) => point.p50_ms || undefined), 'Median duration over the period', 'p50') }));
+      note: shown.from ? wider() : within, href: calls && p95 >= 1 ? records({ min_duration_ms: Math.floor(p95) }) : undefined, curve: spark(points.map((point) => point.p50_ms || undefined), 'Median duration over the period', 'p50') }));
   }
   const [first, newest] = [looks.at(-1 - RATE_OVER) ?? looks[0], looks.at(-1)];
   const seconds = (newest.at - first.at) / 1000;
@@ -167,10 +168,10 @@ async function load() {
   if (mine !== asked) return;
   if (fitted && !PERIODS[shown.period]) period.value = fitted;
   // Of a range that is zoomed into, the shortest period that holds it has the finest steps.
-  const from = Date.parse(shown.from);
-  const fits = Object.entries(PERIODS).find(([, seconds]) => from >= Date.now() - seconds * 1000);
-  const which = shown.from && fits && PERIODS[period.value] > fits[1] ? fits[0] : period.value;
-  const { data } = await ask('activity/summary', { period: which });
+  const [from, to] = [shown.from, shown.to].map(Date.parse);
+  const fits = to > from && Object.entries(PERIODS).find(([, seconds]) => to - from <= seconds * 1000);
+  const isFiner = fits && fits[1] < PERIODS[period.value];
+  const { data } = await ask('activity/summary', isFiner ? { period: fits[0], end_time: shown.to } : { period: period.value });
   if (mine !== asked) return;
   if (!data.total_count) fitted = undefined; // another may fit by the next time
   summary = data;
@@ -185,9 +186,9 @@ async function loadFailures(mine) {
   const { data } = await ask('activity', { ...filter, type: 'tool_call,policy_decision', start_time: range.from, end_time: range.to, limit: 4 * MAX_FAILURES, exclude_payloads: true });
   if (mine !== asked) return;
   const found = data.activities.filter((it) => it.type === 'tool_call' || it.parent_id);
-  redraw(failures, found.some((it) => it.type === 'tool_call') && [el('h2', {}, 'Latest failures'), heads(),
-    recordList(found, filter, 'Latest failures', MAX_FAILURES),
-    para(anchor(link('activity', { ...filter, ...range }), 'All failures'))]);
+  redraw(failures, found.some((it) => it.type === 'tool_call') && [el('h2', {}, 'Latest errors and refusals'), heads(),
+    recordList(found, filter, 'Latest errors and refusals', MAX_FAILURES),
+    para(anchor(link('activity', { ...filter, ...range }), 'All errors and refusals'))]);
 }
 
 /** The shortest period that holds all calls of the last 24 hours; if there were none, the shortest one that holds any. */
@@ -198,6 +199,9 @@ async function fitting() {
   for (const name of ['7d', '30d']) if (await count(name)) return name;
   return '1h';
 }
+
+/** Names the period of the summary, of which a zoom shows a part. */
+const wider = () => `of the ${LAST[summary.period].replace('last ', '')} until ${stamp(Date.parse(summary.end_time), summary.step_seconds)}`;
 
 /** The steps of the summary that are shown, and a link to their records. */
 function selection() {
@@ -260,7 +264,7 @@ function draw() {
   const top = (title, list, to, unknown, all) => el('div.card', {}, el('h2', {}, title),
     list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), /^:?$/.test(it.name) ? el('span.quiet', {}, unknown) : anchor(to(it.name), identifier(it.name)), el('span', {}, number(it.count)))))
       : quiet('No calls.'), list.length > MAX_PHONE_TOPS && para(anchor(all, 'All of them')));
-  const whole = shown.from ? ' of the whole period' : '';
+  const whole = shown.from ? ` ${wider()}` : '';
   redraw(tops, top(`Top servers${whole}`, data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server', link('servers', { sort: 'Calls' })),
     top(`Top tools${whole}`, data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool', link('tools', { sort: 'Calls' })));
 }

@@ -5,12 +5,14 @@ import { button, clock, day, el, fill, number, took } from './dom.js';
 const [HEIGHT, LEFT, BELOW, ABOVE] = [200, 52, 22, 8];
 const MAX_BAR = 28; // width of a bar, in pixels
 const DOT = 8; // size of a value that stands alone
+const RECENT_MS = 90_000_000; // a day and an hour
 const LEAST_STEPS = 2; // a zoom shows at least so many
 
+/** The beginning of a step: the minute, with the day if the step is long or not of the last day. */
 export function stamp(time, step) {
   const date = new Date(time);
   const minute = clock(date).slice(0, 5);
-  return step < 3600 ? minute : `${day(date)} ${minute}`;
+  return step < 3600 && Date.now() - time < RECENT_MS ? minute : `${day(date)} ${minute}`;
 }
 
 /** A round distance of at most five grid lines. */

@@ -3,7 +3,8 @@
 import { secret, sendWithKey, tokenForm, withKey } from './adding.js';
 import { LAST, RANGES, heads, recordList } from './activity.js';
 import { stands } from './approvals.js';
-import { anchor, arrange, button, chip, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
+import { csvButton } from './csv.js';
+import { anchor, arrange, button, chip, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepLinks, stepRows, tag, visible, when, zero } from './dom.js';
 import { STATUSES, share } from './now.js';
 import { spark } from './plot.js';
 import { subject } from './record.js';
@@ -23,7 +24,7 @@ const COLUMNS = [
   { words: 'Kind', kind: 'late', by: (it) => kind(it.name)[0], isText: true },
   { words: 'Clients', kind: 'wide late', title: 'names that its clients report' },
   { words: 'Calls', kind: 'num', by: (it) => it.calls },
-  { words: 'Failed', kind: 'num', by: (it) => it.failed },
+  { words: 'Errors', kind: 'num', title: 'calls that ended with an error', by: (it) => it.errors },
   { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: (it) => it.refused },
   { words: 'Standing', kind: 'num late', title: 'standing approvals', by: (it) => it.standing },
   { words: 'Over time', kind: 'late', title: 'from the oldest call that is counted until now' },
@@ -35,6 +36,9 @@ const search = searchField('Search principals');
 const adder = button('Create a token', () => change({ add: adding.hidden ? 'yes' : '' }, true), { 'aria-expanded': 'false', 'aria-controls': 'token-adding' });
 const form = el('form.chips', { id: 'principal-form', role: 'search' }, search, chip('Period', period), adder);
 const adding = el('div', { id: 'token-adding', hidden: true });
+const download = csvButton('principals', () => [
+  ['principal', 'kind', 'expires', 'clients', 'calls', 'errors', 'refused', 'standing approvals', 'last call'],
+  ...listed().map((it) => [it.name, kind(it.name)[0], it.token?.expires, [...it.clients].join(', '), it.calls, it.errors, it.refused, it.standing, it.last])]);
 const count = el('p.quiet', { id: 'principal-count', role: 'status' });
 const table = el('div', { id: 'principals' });
 const more = button('Count older calls', () => {
@@ -57,7 +61,7 @@ const none = quiet('None.');
 const part = (words, ...parts) => el('div.card', {}, el('h2', {}, words), parts);
 const one = el('div', { id: 'principal', hidden: true }, title,
   el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes, called), part('Standing approvals', none, standing)),
-  el('h2', {}, 'Latest records'), el('div.list', {}, heads('Client'), records), recorded);
+  el('h2', {}, 'Latest records'), el('div.list', {}, heads({ who: 'Client' }), records), recorded);
 // `newest`: the record up to which calls were counted; `all`: the list, of the newest `read` calls if there are `older` ones
 let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, PAGES, [], 0, false];
 
@@ -65,11 +69,11 @@ export const principals = {
   name: 'principals',
   label: 'Principals',
   takes: ['name', 'q', 'period', 'sort', 'add'],
-  root: el('div', {}, form, adding, count, everyone, one),
+  root: el('div', {}, el('div.side', {}, download), form, adding, count, everyone, one),
 
   show({ name = '', q = '', period: wanted, add }) {
     if (document.activeElement !== search) search.value = q;
-    for (const place of [search, adder]) place.hidden = Boolean(name);
+    for (const place of [search, adder, download]) place.hidden = Boolean(name);
     showAdding(add === 'yes' && !name);
     period.value = Object.hasOwn(RANGES, wanted ?? '') ? wanted : PERIOD;
     markChips(form);
@@ -102,6 +106,7 @@ export const principals = {
     const { name, ...rest } = here().parameters;
     if (event.key === 'Escape' && name) go('principals', rest);
     else if (!name) stepRows(event, table);
+    else stepLinks(event, [...records.querySelectorAll('a')]);
   },
 };
 
@@ -145,7 +150,7 @@ async function loadAll() {
   if (mine !== asked) return;
   const add = (name, more) => {
     const standing = waits.standing.filter((it) => it.principal === name).length;
-    found.set(name, { name, standing, calls: 0, failed: 0, refused: 0, clients: new Set(), times: [], ...more });
+    found.set(name, { name, standing, calls: 0, errors: 0, refused: 0, clients: new Set(), times: [], ...more });
   };
   for (const { name, token } of tokens.principals) add(name, { token });
   for (const { principal: name, status, timestamp, metadata } of calls) {
@@ -154,7 +159,7 @@ async function loadAll() {
     row.last ??= timestamp;
     const count = metadata?.repeated ?? 1;
     row.calls += count;
-    row.failed += status === 'error' ? 1 : 0;
+    row.errors += status === 'error' ? 1 : 0;
     row.refused += ['blocked', 'rejected'].includes(status) ? count : 0;
     row.times.push(Date.parse(timestamp));
     if (metadata?.client_name) row.clients.add(metadata.client_name);
@@ -167,9 +172,12 @@ async function loadAll() {
 /** The principals whose name or client contains a text. */
 const matching = (text) => all.filter((it) => [it.name, ...it.clients].some((words) => words.toLowerCase().includes(text.toLowerCase())));
 
+/** The principals as filtered and sorted. */
+const listed = () => sorted(matching(here().parameters.q ?? ''), COLUMNS, here().parameters.sort);
+
 function draw() {
   const { q = '', sort } = here().parameters;
-  const rows = matching(q);
+  const rows = listed();
   const names = `${number(all.length)} ${all.length === 1 ? 'principal' : 'principals'}`;
   const of = read ? `${older ? `the newest ${number(read)}` : number(read)} ${read === 1 ? 'call' : 'calls'}` : 'no call';
   count.textContent = all.length ? `${names}, ${of} of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
@@ -185,11 +193,11 @@ function draw() {
   redraw(table, all.length === 0 ? empty('Nobody has called a tool in this period.', para(anchor(link('activity'), 'Show all records')))
     : rows.length === 0 ? empty('No principal in this period matches.', para(anchor(link('principals', { name: q }), 'Open ', identifier(q), ' all the same')), para(anchor(link('principals'), 'Show all principals')))
       : el('table.rows', {}, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
-        el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
+        el('tbody', {}, rows.map((it) => el('tr', { 'data-key': it.name },
           el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, identifier(it.name))),
           el('td.late quiet', {}, kind(it.name)[0], it.token ? [', ', expiry(it.token)] : TOKEN.test(it.name) && ', no longer there'),
           el('td.wide late', {}, el('span.cut quiet', { title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
-          counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
+          counted(it, it.calls), counted(it, it.errors, 'error'), counted(it, it.refused, 'blocked,rejected'),
           el('td.num late', {}, it.standing ? number(it.standing) : zero()),
           el('td.late', {}, it.calls > 0 && calls(it)), el('td.num', {}, it.last ? when(it.last) : el('span.quiet', {}, 'none')))))));
 }

@@ -1,11 +1,12 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
-import { isLocal, serverCommands, serverForm } from './adding.js';
-import { anchor, button, chip, clock, command, confirmed, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
+import { isLocal, sendWithKey, serverCommands, serverForm, withKey } from './adding.js';
+import { anchor, button, chip, clock, command, confirmed, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, panelButtons, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
+import { csvButton } from './csv.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
 import { CALLS, happened } from './record.js';
-import { act, ask, attempt, segment, send } from './rest.js';
+import { act, ask, attempt, notice, segment, send } from './rest.js';
 import { change, here, link } from './route.js';
 
 const LOG_LINES = 200; // initial lines of a server's log
@@ -23,7 +24,7 @@ const COLUMNS = [
   { words: 'State', kind: 'wide' },
   { words: 'Tools', kind: 'num', by: (it) => it.tools },
   { words: 'Calls', kind: 'num', title: 'since the start of the proxy', by: ({ calls }) => calls.total },
-  { words: 'Errors', kind: 'num', title: 'calls that failed', by: ({ calls }) => calls.error },
+  { words: 'Errors', kind: 'num', title: 'calls that ended with an error', by: ({ calls }) => calls.error },
   { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: ({ calls }) => calls.blocked + calls.rejected },
   { words: 'Median', kind: 'num late', title: 'half of the calls were faster', by: ({ calls }) => calls.duration_us.p50 },
   { words: 'p99', kind: 'num late', title: '99 of 100 calls were faster', by: ({ calls }) => calls.duration_us.p99 },
@@ -35,6 +36,10 @@ const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((nam
 const adder = button('Add a server', () => change({ add: adding.hidden ? 'yes' : '' }, true), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
 const form = el('form.chips', { id: 'server-form', role: 'search' }, search, chip('State', state), adder);
 const adding = el('div', { id: 'adding', hidden: true });
+const download = csvButton('servers', () => [
+  ['server', 'state', 'reason', 'tools', 'in quarantine', 'calls', 'errors', 'blocked', 'rejected', 'p50 ms', 'p99 ms'],
+  ...listed().map(({ name, state: now, reason, tools, quarantined, calls: { total, error, blocked, rejected, duration_us: { p50, p99 } } }) =>
+    [name, now, reason, tools, quarantined, total, error, blocked, rejected, p50 && p50 / 1000, p99 && p99 / 1000])]);
 const count = el('p.quiet', { id: 'server-count', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -51,7 +56,7 @@ export const servers = {
   name: 'servers',
   label: 'Servers',
   takes: ['name', 'q', 'state', 'sort', 'add'],
-  root: el('div', {}, form, adding, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
+  root: el('div', {}, el('div.side', {}, download), form, adding, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show(parameters) {
     if (document.activeElement !== search) search.value = parameters.q ?? '';
@@ -122,27 +127,43 @@ async function load() {
   sampled(data.servers);
   all = data.servers.toSorted((one, other) => STATES.indexOf(one.state) - STATES.indexOf(other.state) || (one.name < other.name ? -1 : 1));
   draw();
+  const { name } = address();
+  if (name && !open) {
+    change({ name: '' }, true);
+    notice(`No server named '${name}'.`);
+    return;
+  }
   if (isLogged) return;
   await logged(data.servers);
   draw();
 }
 
-function draw() {
-  const { q = '', state: wanted, name, sort } = here().view === 'servers' ? here().parameters : {};
+const address = () => (here().view === 'servers' ? here().parameters : {});
+
+/** The servers as filtered and sorted. */
+function listed() {
+  const { q = '', state: wanted, sort } = address();
   const word = q.toLowerCase();
   const found = all.filter((it) => (!wanted || it.state === wanted) && [it.name, it.reason, it.server_info].some((text) => text?.toLowerCase().includes(word)));
+  return sorted(found, COLUMNS, sort);
+}
+
+function draw() {
+  const { name, sort } = address();
+  const found = listed();
   markChips(form);
   redraw(none, all.length === 0 ? adding.hidden && empty('No server is configured.', ...nextSteps())
     : found.length === 0 && empty('No server matches.', para(anchor(link('servers'), 'Show all servers'))));
-  form.hidden = all.length === 0;
+  form.hidden = download.hidden = all.length === 0;
   const connected = all.filter((it) => it.state === 'connected').length;
   count.textContent = all.length ? `${number(connected)} of ${number(all.length)} connected${found.length < all.length ? `, ${number(found.length)} shown` : ''}` : '';
   redraw(table, found.length > 0 && el('table.rows', {},
     sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
-    el('tbody', {}, sorted(found, COLUMNS, sort).slice(0, limit).map((it) => row(it, it.name === name)))));
+    el('tbody', {}, found.slice(0, limit).map((it) => row(it, it.name === name)))));
   more.hidden = found.length <= limit;
   more.textContent = `Show all ${number(found.length)}`;
-  if (name) openPanel(name, all.find((it) => it.name === name));
+  const named = all.find((it) => it.name === name);
+  if (named) openPanel(name, named);
   else closePanel();
 }
 
@@ -191,11 +212,10 @@ function showAdding(shown) {
 
 // ---- The panel
 
-/** Opens the panel of a server, or says that there is no such server. */
 function openPanel(name, server) {
-  if (open?.name !== name || open.isThere !== Boolean(server)) {
-    open = server ? content(name, server.state === 'failed') : missing(name);
-    fill(details, el('div.top', {}, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
+  if (open?.name !== name) {
+    open = content(name, server.state === 'failed');
+    fill(details, el('div.top', {}, open.title, panelButtons(table, 'server', () => change({ name: '' }))), open.parts);
     details.hidden = false;
     details.scrollTop = 0;
     open.draw(server);
@@ -213,10 +233,6 @@ function closePanel() {
   if (focused) table.querySelector(`tr[data-name="${CSS.escape(name)}"] th a`)?.focus();
 }
 
-const missing = (name) => ({
-  name, isThere: false, title: el('h2', {}, identifier(name)), parts: para('There is no server with this name.'), draw() {}, look() {},
-});
-
 function content(name, hasFailed) {
   const title = el('div', {});
   const about = el('div', {});
@@ -233,7 +249,7 @@ function content(name, hasFailed) {
     const isThere = words.length > 0 || url;
     fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)],
       ['to change it', isThere && hasFailed && command(`mcpproxy upstream add --replace ${quoted(name)} ${url ? 'URL' : '-- COMMAND'}`)],
-      ['to remove it', isThere && command(`mcpproxy upstream remove ${quoted(name)}`)])
+      ['to remove it', isThere && !isLocal() && command(`mcpproxy upstream remove ${quoted(name)}`)])
       ?? quiet('It is not in the config in force.'));
   });
   const latest = (place, type, words) => attempt(async () => {
@@ -249,7 +265,6 @@ function content(name, hasFailed) {
   };
   return {
     name,
-    isThere: true,
     title,
     parts,
     look,
@@ -327,11 +342,17 @@ function buttons(server) {
     });
   };
   const settings = anchor(link('settings', { server: name }), 'Settings');
-  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings];
+  const remove = isLocal() && button('Remove', () => withKey(`Remove ${name} from the config file? Its tools are removed for all agents.`, 'Remove', 'danger', async (key) => {
+    await sendWithKey(key, `config/servers/${segment(name)}`, undefined, { method: 'DELETE' });
+    change({ name: '' }, true);
+    await load();
+    return search;
+  }), { class: 'deny' });
+  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings, remove].filter(Boolean);
   return [
     needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
     button('Restart', does('restart')), settings,
-    button('Disable', does('disable', `Disable ${name}? Its tools are removed for all agents until it is enabled again.`), { class: 'deny' }),
+    button('Disable', does('disable', `Disable ${name}? Its tools are removed for all agents until it is enabled again.`)), remove,
   ].filter(Boolean);
 }
 

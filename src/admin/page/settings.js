@@ -2,7 +2,7 @@
 // of the proxy itself.
 
 import { anchor, block, button, bytes, code, confirmed, copied, editable, el, fill, identifier, isObject, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
-import { Refused, act, ask, attempt, get, send } from './rest.js';
+import { Refused, act, ask, attempt, get, notice, send } from './rest.js';
 import { link } from './route.js';
 import { settingsForm } from './settings_form.js';
 
@@ -133,7 +133,8 @@ async function open(server) {
   if (!server) return;
   if (fields.hidden) turned();
   const of = fields.querySelector('select');
-  of.value = server;
+  of.value = [...of.options].some((it) => it.value === server) ? server : '';
+  if (of.value !== server) notice(`No server named '${server}'.`);
   of.dispatchEvent(new Event('change'));
   editor.scrollIntoView();
 }

@@ -1,9 +1,10 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortColumn, sortHead, stepRows, tag, trouble, visible, zero } from './dom.js';
+import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, panelButtons, para, quiet, redraw, rowsOpen, searchField, settled, sortColumn, sortHead, stepRows, tag, trouble, visible, zero } from './dom.js';
+import { csvButton } from './csv.js';
 import { listen } from './live.js';
-import { act, ask, attempt, segment, send } from './rest.js';
+import { act, ask, attempt, notice, segment, send } from './rest.js';
 import { change, here, link, named } from './route.js';
 
 const PAGE = 50; // page size
@@ -14,8 +15,8 @@ const OPERATIONS = ['read', 'write', 'destructive'];
 /** The columns, with what the API calls their order; numbers begin with the largest. */
 const COLUMNS = [
   { words: 'Tool', by: 'name', isText: true }, { words: 'Operation', by: 'operation', isText: true },
-  { words: 'Calls', kind: 'num late', by: '-calls', title: 'since the start of the proxy' },
-  { words: 'Errors', kind: 'num late', by: '-errors', title: 'calls that failed' }, { words: 'Description', kind: 'wide' }];
+  { words: 'Calls', kind: 'num', by: '-calls', title: 'since the start of the proxy' },
+  { words: 'Errors', kind: 'num', by: '-errors', title: 'calls that ended with an error' }, { words: 'Description', kind: 'wide' }];
 const STANDS = {
   never: 'no definition was accepted yet', another: 'differs from the accepted definition', same: 'the accepted definition',
   forgotten: 'differs from the accepted definition, whose text is no longer stored',
@@ -26,6 +27,15 @@ const server = el('select', { name: 'server' }, option('', 'all'));
 const held = el('input', { name: 'held', type: 'checkbox', value: 'yes' });
 const bare = el('input', { name: 'bare', type: 'checkbox', value: 'yes' });
 const form = el('form.chips', { id: 'tool-form', role: 'search' }, search, chip('Server', server), chip('In quarantine', held), chip('Not marked', bare));
+const download = csvButton('tools', async () => {
+  const rows = [['tool', 'operation', 'in quarantine', 'marked', 'calls', 'errors', 'description']];
+  let data;
+  do {
+    ({ data } = await page({ limit: MOST, cursor: data?.next_cursor }));
+    rows.push(...data.tools.map((it) => [it.name, operationOf(it), it.quarantined ? 'yes' : 'no', it.unannotated ? 'no' : 'yes', it.calls.total, it.calls.error, it.description]));
+  } while (data.next_cursor);
+  return rows;
+});
 const count = el('p.quiet', { id: 'tool-count', role: 'status' });
 const list = el('tbody', {});
 const head = el('thead', {});
@@ -41,7 +51,7 @@ export const tools = {
   name: 'tools',
   label: 'Tools',
   takes: ['tool', 'q', 'server', 'held', 'bare', 'sort'],
-  root: el('div', {}, form, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
+  root: el('div', {}, el('div.side', {}, download), form, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show({ tool: wanted, ...filter }) {
     const same = JSON.stringify(filter) === JSON.stringify(shown);
@@ -135,7 +145,7 @@ function end(data) {
   const focused = list.contains(document.activeElement);
   redraw(list, [...known.values()].map(row));
   if (focused && !list.contains(document.activeElement)) list.querySelector('a')?.focus();
-  table.hidden = known.size === 0;
+  table.hidden = download.hidden = known.size === 0;
   mark();
   tell();
 }
@@ -161,11 +171,11 @@ function row(it) {
   const notes = [it.findings?.length > 0 && 'suspicious text', it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, anchor(link('tools', { ...shown, tool: it.name }), identifier(it.name)), it.quarantined && [' ', el('span.wrong', {}, 'in quarantine')]),
-    el('td', {}, !it.quarantined && tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num late error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
+    el('td', {}, !it.quarantined && tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
 }
 
 /** A number of calls, which leads to their records. */
-function counted({ name }, count, more = {}, kind = 'num late') {
+function counted({ name }, count, more = {}, kind = 'num') {
   const { server: of, tool } = named(name);
   return el(`td.${kind}`, {}, count ? anchor(link('activity', { server: of, tool, ...more }), number(count)) : zero());
 }
@@ -198,14 +208,20 @@ async function openTool(name) {
     } catch (error) {
       if (error.status !== 404) throw error;
       if (mine !== panels) return;
-      made = el('div.tool', {}, await isHidden(name) ? para('Rules hide this tool: ', anchor(link('policy', { principal: 'admin', tool: name, part: 'explain' }), 'see which'), '.') : para('No server offers this tool now.'));
+      const hides = await isHidden(name);
       if (mine !== panels) return;
+      if (!hides) {
+        change({ tool: '' }, true);
+        notice(`No server offers a tool named '${name}' now.`);
+        return;
+      }
+      made = el('div.tool', {}, para('Rules hide this tool: ', anchor(link('policy', { principal: 'admin', tool: name, part: 'explain' }), 'see which'), '.'));
       made.head = el('div', {}, el('h2', {}, identifier(name)));
     }
     if (made === before) return;
     if (isNew) {
       details.dataset.name = name;
-      fill(details, el('div.top', {}, made.head, button('✕', () => change({ tool: '' }), { 'aria-label': 'Close' })), made);
+      fill(details, el('div.top', {}, made.head, panelButtons(table, 'tool', () => change({ tool: '' }))), made);
       details.hidden = false;
       details.scrollTop = 0;
       details.focus({ preventScroll: true });

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, all, copies, count, drawn, go, hold, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, all, copies, count, drawn, go, hold, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 const CANCEL_PX = 20; // keys that a browser handles itself in a search field
@@ -105,6 +105,7 @@ export async function look({ page, wrong }) {
   await count(page, '#rows li', 1);
   assert.equal(await field('Tool').inputValue(), 'violate');
   await copies(page, page.locator('#view-activity'), 'Copy link', page.url());
+  assert.match(await save(page, 'activity'), /^time,type,server,tool,[^\r]*\r\n[^,]+,tool_call,stub,violate,admin,node,read,blocked,[\d.]+,breaks its schema,[^]*\r\n$/);
   await field('Tool').fill('no such tool');
   await page.getByText('No record matches the filters.').waitFor();
   await field('Tool').fill('violate');

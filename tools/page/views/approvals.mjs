@@ -268,6 +268,22 @@ export async function look({ page, wrong }) {
   assert.deepEqual(await Promise.all(calls), [403, 403]);
   await none();
 
+  step('the keys of a list move through the waiting calls and the latest decisions');
+  const two = ['first', 'last'].map((note) => call('write', 'stub:no_hints', { note }, note));
+  await count(page, '#approvals > li:not([data-moved])', 2);
+  await page.locator('#decided li').first().waitFor();
+  await page.evaluate(() => document.activeElement.blur());
+  const places = () => page.evaluate(() => [...document.querySelectorAll('#approvals > li, #decided .records a')].indexOf(document.activeElement));
+  for (const [key, at] of [['ArrowDown', 0], ['j', 1], ['ArrowDown', 2], ['ArrowUp', 1], ['k', 0]]) {
+    await page.keyboard.press(key);
+    assert.equal(await places(), at, key);
+  }
+  assert.equal(await page.locator('#decided .row.head span').last().innerText(), 'Waited');
+  await page.getByRole('button', { name: 'Deny all' }).click();
+  await decide(page);
+  await Promise.all(two);
+  await none();
+
   step('what was answered before is a click away, and says how');
   await page.getByRole('link', { name: 'Earlier decisions' }).click();
   await page.locator('#rows li', { hasText: /approved by admin over page for 1 h/ }).first().waitFor();

@@ -66,12 +66,12 @@ export async function look({ page }) {
   assert.ok(summary.rejected_count > 0 && summary.blocked_count > 0, JSON.stringify(summary));
   await until(async () => await value('Refused') === String(summary.rejected_count + summary.blocked_count), () => tile('Refused').innerText());
   assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} not sent, ${summary.blocked_count} answers? blocked`));
-  await until(async () => await value('Failed') === String(summary.error_count), () => tile('Failed').innerText());
+  await until(async () => await value('Errors') === String(summary.error_count), () => tile('Errors').innerText());
   assert.equal(await value('Calls'), String(summary.total_count));
   await tile('Calls per second').locator('polyline').waitFor({ state: 'attached' });
-  for (const name of ['Calls', 'Failed', 'Refused']) await tile(name).locator('polyline').waitFor({ state: 'attached' });
+  for (const name of ['Calls', 'Errors', 'Refused']) await tile(name).locator('polyline').waitFor({ state: 'attached' });
   await leads(tile('Calls per second'), /#activity\?range=15m$/);
-  await leads(tile('Failed'), /type=tool_call&from=.*&status=error$/, /error/);
+  await leads(tile('Errors'), /type=tool_call&from=.*&status=error$/, /error/);
   await leads(tile('Refused'), /type=tool_call&from=.*&status=blocked%2Crejected$/, /blocked|rejected/);
   await tile('Waiting for approval').click();
   await page.getByText('No call waits for approval.').waitFor();
@@ -88,7 +88,7 @@ export async function look({ page }) {
   step('the latest failures are listed, and lead to their records');
   const failures = page.locator('#failures');
   await until(async () => (await failures.locator('li').allInnerTexts()).length === 5 && /to be seen in the rate/.test(await failures.innerText()), () => failures.innerText());
-  await leads(failures.getByRole('link', { name: 'All failures' }), /type=tool_call&status=error%2Cblocked%2Crejected&from=/, /error|blocked|rejected/);
+  await leads(failures.getByRole('link', { name: 'All errors and refusals' }), /type=tool_call&status=error%2Cblocked%2Crejected&from=/, /error|blocked|rejected/);
   await failures.locator('li a').first().click();
   await page.locator('#record').getByText('Verdict').waitFor();
   await page.goBack();
@@ -143,11 +143,11 @@ export async function look({ page }) {
   const asks = ['status', 'activity/summary'];
   const another = () => call('read', 'stub:error', {}, 'changes what is counted');
   for (const it of [
-    tile('Failed'), page.locator('#legend').getByRole('link').first(), page.locator('#now-about').getByRole('link'),
+    tile('Errors'), page.locator('#legend').getByRole('link').first(), page.locator('#now-about').getByRole('link'),
     page.getByRole('button', { name: 'Zoom in' }), table.getByRole('link').first(), page.locator('#view-now .tops').first().getByRole('link').first(),
   ]) await keepsFocus(page, it, asks, another);
   const failed = (await rest('GET', 'activity/summary?period=1h')).data.error_count;
-  await until(async () => await value('Failed') === String(failed), () => tile('Failed').innerText()); // the focused tile, too
+  await until(async () => await value('Errors') === String(failed), () => tile('Errors').innerText()); // the focused tile, too
 
   step('a plot is zoomed by dragging, and the zoom stands in the address');
   for (const name of ['outcomes', 'latencies']) {
@@ -197,6 +197,16 @@ export async function look({ page }) {
   assert.ok(farther.span > farther.was, JSON.stringify(farther));
   await sound(page, 'zoomed');
   await press('All of the period');
+  await count(page, '#outcomes g', STEPS);
+
+  step('a zoom into a long period has finer steps');
+  const now = Date.now();
+  for (const [hours, steps] of [[1, 12], [4, 8]]) {
+    const [from, to] = [hours, 0].map((back) => new Date(Math.floor(now / 1_800_000) * 1_800_000 - back * 3_600_000).toISOString());
+    await go(page, `#now?period=7d&from=${from}&to=${to}`);
+    await until(async () => [steps, steps + 1].includes(await page.locator('#outcomes g').count()), () => page.locator('#outcomes g').count());
+  }
+  await go(page, '#now?period=1h');
   await count(page, '#outcomes g', STEPS);
 
   step('a step says its numbers under the pointer, and a click on it shows its records');

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, count, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { copies, count, go, keepsFocus, refresh, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, KEY, base, rest, session } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -29,7 +29,7 @@ export async function look({ page, wrong }) {
     const all = await row(name).locator('th, td').allInnerTexts();
     return wanted.map((head) => all[heads.indexOf(head)]);
   };
-  assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Failed', 'Refused', 'Standing'), ['agent token, no expiry', '1', '0', '0', '0']);
+  assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Errors', 'Refused', 'Standing'), ['agent token, no expiry', '1', '0', '0', '0']);
   const [spare, used, newest] = await cells('token:spare', 'Kind', 'Calls', 'Last call');
   assert.match(spare, /^agent token, until /);
   assert.deepEqual([used, newest], ['0', 'none'], 'a token that nobody has used');
@@ -48,6 +48,7 @@ export async function look({ page, wrong }) {
   }
   await page.locator('#principals thead').getByRole('button', { name: 'Principal' }).click();
   await until(async () => `${await names()}` === 'admin,anonymous,token:helper,token:spare', names);
+  assert.match(await save(page, 'principals'), /^principal,kind,[^]*\r\nadmin,API key,[^]*\r\nanonymous,no credential,,page-test,\d+,/);
   await row('admin').getByRole('link').first().focus();
   await page.keyboard.press('j');
   assert.equal(await page.evaluate(() => document.activeElement.textContent), 'anonymous');
@@ -75,7 +76,14 @@ export async function look({ page, wrong }) {
   await adder.getByLabel('Name').fill('made');
   await adder.getByRole('checkbox', { name: 'stub', exact: true }).check();
   await adder.getByRole('checkbox', { name: 'read', exact: true }).check();
+  await adder.getByLabel('Tools').pressSequentially('echo, no_such*, stub:read_');
+  const proposed = page.locator('#token-tools option');
+  await until(async () => (await proposed.evaluateAll((all) => all.map((it) => it.value))).includes('echo, no_such*, stub:read_item'), () => proposed.evaluateAll((all) => all.map((it) => it.value)));
+  await page.keyboard.press('Tab');
+  await adder.getByText('No known tool matches no_such*, stub:read_.').waitFor();
   await adder.getByLabel('Tools').fill('echo, read_*');
+  await page.keyboard.press('Tab');
+  assert.equal(await adder.locator('#unknown-tools').innerText(), '');
   await sound(page, 'token-add');
   await adder.getByLabel('API key').fill(KEY);
   await adder.getByRole('button', { name: 'Create', exact: true }).click();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, copies, count, decide, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, copies, count, decide, go, keepsFocus, refresh, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, KEY, call, configure, configured, offers, rest } from '../proxy.mjs';
 
 const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
@@ -124,6 +124,28 @@ export async function look({ page, wrong }) {
   assert.deepEqual(configured().mcpServers.added, { command, args, env: { E2E_NAME: 'a value' } });
   await panel.getByRole('button', { name: 'Close' }).click();
 
+  step('a server is removed with the API key');
+  await open('added');
+  const remove = panel.getByRole('button', { name: 'Remove', exact: true });
+  const dialog = page.getByRole('dialog');
+  await remove.click();
+  await dialog.getByText('Remove added from the config file?').waitFor();
+  await sound(page, 'server-remove');
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  await remove.click();
+  await dialog.getByLabel('API key').fill('wrong');
+  await page.keyboard.press('Enter');
+  await dialog.getByText('Wrong API key.').waitFor();
+  wrong.expected(/ 401 /);
+  assert.ok(configured().mcpServers.added);
+  await dialog.getByLabel('API key').fill(KEY);
+  await page.keyboard.press('Enter');
+  await dialog.waitFor({ state: 'detached' });
+  await panel.waitFor({ state: 'hidden' });
+  await until(async () => !(await names()).includes('added') && configured().mcpServers.added === undefined, names);
+  assert.ok(await search.evaluate((it) => it === document.activeElement), 'the keyboard goes on from the list');
+
   step('what is refused is said at its field, and not written; the key is kept for the next attempt');
   await add.click();
   await key.fill(KEY);
@@ -163,6 +185,49 @@ export async function look({ page, wrong }) {
   await done.getByRole('button', { name: 'Done' }).click();
   configure();
   await until(async () => !(await names()).includes('remote'), names);
+
+  step('the list is saved as it is filtered and sorted, without formulas');
+  await page.route('**/api/v1/servers', async (route) => {
+    const response = await route.fetch();
+    const { data } = await response.json();
+    const [absent] = data.servers.filter((it) => it.name === 'absent');
+    await route.fulfill({ response, json: { success: true, data: { servers: [...data.servers, { ...absent, name: '=1+1', reason: 'says "no", and\nmore' }, { ...absent, name: '@x', reason: '\t-1' }] } } });
+  });
+  await go(page, '#servers?state=failed&sort=-Server');
+  await until(async () => `${await names()}` === 'absent,@x,=1+1', names);
+  const saved = await save(page, 'servers');
+  assert.match(saved, /^server,state,reason,tools,[^\r]*\r\nabsent,failed,[^]*\r\n'@x,failed,'\t-1,[^]*\r\n'=1\+1,failed,"says ""no"", and\nmore",0,/);
+  await page.unroute('**/api/v1/servers');
+  await go(page, '#servers');
+  await until(async () => (await names()).length === 5, names);
+
+  step('a name that no server has is said, beside the list');
+  await go(page, '#servers?name=no%E2%80%AEsuch');
+  await page.locator('#failed').getByText("No server named 'no\\u{202e}such'.").waitFor();
+  await until(() => /#servers$/.test(page.url()), () => page.url());
+  assert.ok(await panel.isHidden() && (await names()).length === 5);
+  await go(page, '#settings?server=nosuch');
+  await page.locator('#failed').getByText("No server named 'nosuch'.").waitFor();
+  await go(page, '#activity?server=nosuch');
+  await page.locator('#none').getByText("No server named 'nosuch'.").waitFor();
+  await go(page, '#activity?principal=token%3Anosuch');
+  await page.locator('#none').getByText("No token named 'nosuch'.").waitFor();
+  await go(page, '#approvals?id=nosuch');
+  await page.locator('#failed').getByText("No call with the approval 'nosuch' waits now.").waitFor();
+  await go(page, '#tools?tool=stub%3Anosuch');
+  await page.locator('#failed').getByText("No server offers a tool named 'stub:nosuch' now.").waitFor();
+  wrong.expected(/404/);
+  await go(page, '#servers');
+
+  step('the open row is changed by buttons and keys, and the list stays sortable beside it');
+  await open('notes');
+  for (const [press, name] of [['Next server', 'stub'], ['Previous server', 'notes'], ['k', 'chatty'], ['j', 'notes']]) {
+    if (press.length === 1) await page.keyboard.press(press);
+    else await panel.getByRole('button', { name: press }).click();
+    await panel.getByRole('heading', { name, exact: true }).waitFor();
+  }
+  assert.equal(await page.locator('#servers thead th button').evaluateAll((all) => all.filter((it) => it.offsetParent && getComputedStyle(it, '::after').content === '"↕"').length), 5);
+  await page.keyboard.press('Escape');
 
   step('a line opens a panel with the keyboard, and closes it, where it was');
   await row('stub').getByRole('rowheader').getByRole('link').focus();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, count, decide, go, sound, step, until, visit } from '../checks.mjs';
+import { copies, count, decide, go, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, offers, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
@@ -72,6 +72,10 @@ export async function look({ page, wrong }) {
   const falls = (all) => all.length === 50 && all[0] > 1 && all.every((it, at) => at === 0 || all[at - 1] >= it);
   await until(async () => falls(await numbers(3)), () => numbers(3));
   assert.match(page.url(), /sort=Calls/);
+  const saved = (await save(page, 'tools')).split('\r\n');
+  assert.ok(saved.length > 120, 'also those that are not shown yet');
+  assert.match(saved[0], /^tool,operation,in quarantine,marked,calls,errors,description$/);
+  assert.equal(saved[1].split(',')[0], await rows.first().locator('th a').innerText());
   await page.locator('#tools thead button', { hasText: 'Calls' }).click();
   await until(async () => (await numbers(3)).every((it) => it === 0), () => numbers(3));
   await page.locator('#tools thead button', { hasText: 'Errors' }).click();
