@@ -74,6 +74,8 @@ export function plot(place, { points, step, series, kind, label, spell = number,
   const chosen = el('rect.chosen', { y: ABOVE, height: HEIGHT - BELOW - ABOVE, width: 0 });
   const drawn = el('svg', { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: 'img', 'aria-label': label }, parts, chosen);
   drag(drawn, chosen, { points, wide, step, picked, clicked, hovered });
+  // The drawing may be replaced below the pointer; its place is not.
+  place.onpointerleave = () => hovered?.();
   fill(place, drawn);
 }
 
@@ -104,7 +106,6 @@ function drag(drawn, chosen, { points, wide, step, picked, clicked, hovered }) {
     if (from !== undefined) mark(event);
     hovered?.(points[at(event)]);
   });
-  drawn.addEventListener('pointerleave', () => hovered?.());
   const over = () => {
     from = undefined;
     drawn.classList.remove('dragged');

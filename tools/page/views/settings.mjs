@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { DESK, PHONE, copies, decide, go, sound, step, until, visit } from '../checks.mjs';
+import { DESK, PHONE, all, copies, decide, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -197,6 +197,7 @@ export async function look({ page, wrong }) {
   await page.locator('#verified').getByText(/^[\d,]+, from \d/).waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   // Until they are loaded, the list shows the rows of an earlier address.
+  await all(page, '#rows li', (row) => /\bconfig\b/.test(row));
   await page.locator('#rows li', { hasText: 'added tools_limit' }).first().waitFor();
   assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed limits, mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
   // The last change was triggered by the file or by the button, whichever was first.
