@@ -234,7 +234,8 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let number = first_word(row);
     assert!(number.parse::<u64>().is_ok(), "{row}");
     let shown = cli(&["activity", "show", number]).stdout;
-    for part in ["rejected", "decision", "rejected by intent: Tool", "marked destructive"] {
+    for part in ["rejected", "decision", "rejected by intent (activity show", "marked destructive"]
+    {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     // The decision is found by its type, and names the call.
