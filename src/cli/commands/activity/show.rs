@@ -301,7 +301,7 @@ pub(super) fn render(
             !is_of_the_log(name)
                 && !["duration_ms", "overhead_us"].contains(&name.as_str())
                 && (name != "response_truncated" || *value == Value::Bool(true))
-                && (name != "response_bytes" || *value != Value::from(0))
+                && (name != "response_bytes" || value.as_u64() != Some(0))
         });
     }
     // The metadata repeat the intent as it was sent.
