@@ -1,5 +1,7 @@
 //! Embedded pages of the user guide, which `mcpproxy guide` prints.
 
+use mcpproxy_runtime::nearest::nearest;
+
 /// A page of the guide.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GuidePage {
@@ -34,8 +36,18 @@ impl GuidePage {
 
     /// The headings below that of the page.
     pub(super) fn headings(&self) -> Vec<&'static str> {
-        let outside = self.text.split("```").step_by(2).flat_map(str::lines);
-        outside.filter_map(|line| line.strip_prefix("## ")).collect()
+        self.lines_outside_code().filter_map(|line| line.strip_prefix("## ")).collect()
+    }
+
+    /// The anchor of the section, at any level, whose name is most similar to the words, if any is similar.
+    pub(super) fn similar_section(&self, words: &str) -> Option<String> {
+        let anchors: Vec<_> =
+            self.lines_outside_code().filter(|line| line.starts_with("##")).map(anchor).collect();
+        nearest(&anchor(words), anchors.iter().map(String::as_str)).map(str::to_owned)
+    }
+
+    fn lines_outside_code(&self) -> impl Iterator<Item = &'static str> {
+        self.text.split("```").step_by(2).flat_map(str::lines)
     }
 }
 
@@ -87,6 +99,9 @@ mod tests {
         assert_eq!(page.sections("first-one"), first);
         assert_eq!(page.sections("p"), "", "the page is no section of itself");
         assert_eq!(page.headings(), ["First one", "Second"]);
+        assert_eq!(page.similar_section("iner").as_deref(), Some("inner"));
+        assert_eq!(page.similar_section("frist one").as_deref(), Some("first-one"));
+        assert_eq!(page.similar_section("no heading"), None, "it is code");
     }
 
     #[test]

@@ -30,10 +30,13 @@ pub(super) fn run(
                 Some(words) => page.sections(words),
             };
             if shown.is_empty() {
+                let words = section.unwrap_or_default();
+                let meant = page.similar_section(words);
+                let meant = meant.map(|it| format!("did you mean '{it}'? ")).unwrap_or_default();
                 let headings = page.headings().join("', '");
                 return Err(CommandError::usage(format!(
-                    "no heading of this page contains '{}': they are '{headings}'",
-                    line(section.unwrap_or_default())
+                    "no heading of this page contains '{}': {meant}its sections are '{headings}'",
+                    line(words)
                 )));
             }
             let answer = json!({"page": page.name, "text": shown});
