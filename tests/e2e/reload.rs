@@ -367,6 +367,16 @@ fn signal_and_command_line_trigger_a_reload() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(done.json()["needs_restart"], json!(["listen"]), "{}", done.stdout);
     until("it has gone", || state(&proxy, "s").is_none().then_some(()));
+    let doctor = proxy.cli(&["doctor", "--json"]).json();
+    let text_of = |check: &str| {
+        let findings = doctor["findings"].as_array().unwrap();
+        let found = findings.iter().find(|it| it["check"] == check);
+        found.and_then(|it| it["text"].as_str()).unwrap_or_default().to_owned()
+    };
+    let (port, running) = (text_of("port"), text_of("running"));
+    assert!(port.starts_with("mcpproxy is running on 127.0.0.1:"), "{doctor}");
+    assert!(!port.ends_with("127.0.0.1:1"), "the running proxy is elsewhere: {doctor}");
+    assert!(running.ends_with("not in force: listen"), "{doctor}");
     write_private(&path(&proxy), "{\"tools_limit\": 0}");
     let refused = proxy.cli(&["config", "reload"]);
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);
@@ -621,7 +631,9 @@ fn current_content_of_a_file_backed_value_applies() {
     works(&mut client, "s:read_item");
     assert_eq!(values()[1], "second-0123456789");
     assert_eq!(proxy.api("servers")["servers"][1]["since"], beside, "others stay");
-    let change = &proxy.activity("type=config_change&status=success")[0];
+    // The record follows the start of the server.
+    let changes = || proxy.activity("type=config_change&status=success").first().cloned();
+    let change = until("it is recorded", changes);
     assert_eq!(change["metadata"]["applied"], json!(["mcpServers.s"]), "{change}");
     assert!(!change.to_string().contains("second"), "{change}");
     // The file is removed: the running proxy continues, and a start reports the missing file.
