@@ -1,5 +1,5 @@
-// An MCP server that requires a login, and the authorization server that it names. Both share one listener, which
-// checks the duties of a client (PKCE, `resource`) and grants every login.
+// MCP server that requires a login, and its authorization server. Both share one listener, which requires PKCE and
+// `resource` of the client and grants every login.
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -50,7 +50,7 @@ export async function authority() {
     }
   }
 
-  /** The MCP server itself, with one tool. */
+  /** MCP server with one tool. */
   function mcp(request, { id, method }) {
     const token = /^Bearer (.+)$/.exec(request.headers.authorization ?? '')?.[1];
     if (!given.tokens.has(token)) {

@@ -1,4 +1,4 @@
-// Helpers and checks for every view: waits, forbidden events, axe, and the width of a phone.
+// Shared helpers and checks: waits, forbidden events, axe, and phone layout.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -7,8 +7,8 @@ import { join } from 'node:path';
 
 import { KEY, SHOTS, base } from './proxy.mjs';
 
-export const WAIT_MS = 60_000; // for a browser on a busy machine
-export const ZONE = 'Asia/Kolkata'; // time zone of the browser, in which a local time cannot be mistaken for UTC
+export const WAIT_MS = 60_000; // timeout of each wait; allows for a busy machine
+export const ZONE = 'Asia/Kolkata'; // time zone of the browser; its offset distinguishes local times from UTC
 export const DESK = { width: 1280, height: 860 };
 export const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
@@ -21,19 +21,20 @@ export function step(name) {
 
 export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`) });
 
-/** Opens a view by its link. */
+/** Opens a view with its link in the navigation. */
 export async function visit(page, name) {
   const label = name === 'now' ? 'Overview' : name[0].toUpperCase() + name.slice(1);
   await page.getByRole('navigation').getByRole('link', { name: new RegExp(`^${label}`) }).click();
   await page.locator(`#view-${name}`).waitFor();
 }
 
-/** Opens an address of the page. */
+/** Sets the URL fragment of the page. */
 export async function go(page, hash) {
   await page.evaluate((to) => { location.hash = to; }, hash);
 }
 
-/** Collects forbidden events while the page of the proxy at `own` is used. */
+/** Collects forbidden events of a page from the proxy at `own`: console errors and warnings, exceptions, requests to
+ * other hosts, and secrets in URLs. */
 export function watch(page, own = base) {
   const found = [];
   page.on('console', (message) => {
@@ -42,13 +43,13 @@ export function watch(page, own = base) {
   page.on('pageerror', (error) => found.push(String(error)));
   page.on('request', (request) => {
     const url = request.url();
-    if (!url.startsWith(`${own}/`) && !url.startsWith('data:')) found.push(`asks another host: ${url}`);
-    if (url.includes(KEY) || url.includes('code=')) found.push(`a secret is in an address: ${url}`);
+    if (!url.startsWith(`${own}/`) && !url.startsWith('data:')) found.push(`request to another host: ${url}`);
+    if (url.includes(KEY) || url.includes('code=')) found.push(`secret in a URL: ${url}`);
   });
   return {
     expected(pattern) {
       const rest = found.filter((problem) => !pattern.test(problem));
-      assert.ok(rest.length < found.length, `nothing like ${pattern}`);
+      assert.ok(rest.length < found.length, `no forbidden event matches ${pattern}`);
       found.splice(0, found.length, ...rest);
     },
     all: () => found,
@@ -61,16 +62,16 @@ export function watch(page, own = base) {
 async function axe(page, what) {
   await page.evaluate(AXE);
   const found = await page.evaluate(async () => {
-    // Every address of the page begins with #, so axe would treat its links as skip links. The page's own skip link is
+    // The links of the page point to URL fragments, so axe would treat them as skip links. The skip link of the page is
     // a button, which views/login.mjs tests.
     const { violations } = await globalThis.axe.run(document, { resultTypes: ['violations'], rules: { 'skip-link': { enabled: false } } });
     return violations.map((it) => `${it.id}: ${it.help}: ${it.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`);
   });
-  assert.deepEqual(found, [], `axe in ${what}`);
+  assert.deepEqual(found, [], `axe violations in ${what}`);
 }
 
-/** Checks that axe finds no problem, in both color schemes and at the width of a phone, and that no element is wider
- * than that. */
+/** Takes screenshots and checks for axe violations in both color schemes and at the width of a phone. Also checks the
+ * phone layout: horizontal overflow, visibility of the current navigation link, plot width, and header height. */
 export async function sound(page, name) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
@@ -81,25 +82,25 @@ export async function sound(page, name) {
   await until(() => page.evaluate(() => {
     const [row, here] = ['nav', 'nav [aria-current]'].map((it) => document.querySelector(it)?.getBoundingClientRect());
     return !here?.width || (here.left >= row.left - 1 && here.right <= row.right + 1);
-  }), () => `the view that is shown is not in sight among the others: ${name}`);
+  }), () => `the current navigation link is scrolled out of view: ${name}`);
   await until(() => page.evaluate(() => [...document.querySelectorAll('.plot svg')]
-    .every(({ viewBox, clientWidth }) => !clientWidth || Math.abs(viewBox.baseVal.width - clientWidth) < 2)), () => `a plot is not drawn for the width of a phone: ${name}`);
+    .every(({ viewBox, clientWidth }) => !clientWidth || Math.abs(viewBox.baseVal.width - clientWidth) < 2)), () => `a plot does not match the width of a phone: ${name}`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-  await shot(page, `${name}-phone-dark`); // the scheme with which the loop ended
+  await shot(page, `${name}-phone-dark`); // color scheme of the last iteration
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
   await shot(page, `${name}-phone-light`);
-  assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);
+  assert.ok(wide <= PHONE.width, `${name} is ${wide} px wide on a phone`);
   await axe(page, `${name}, on a phone`);
   const header = await page.evaluate(() => document.querySelector('header').offsetHeight);
-  assert.ok(header <= PHONE.height / 7, `the header takes ${header} of a phone's ${PHONE.height}`);
+  assert.ok(header <= PHONE.height / 7, `the header is ${header} px high on a phone of ${PHONE.height} px`);
   await page.setViewportSize(DESK);
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
 }
 
-/** Waits until the received data is drawn. */
+/** Waits until the page has rendered the received data. */
 export const drawn = (page) => page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
 
-/** Refreshes the state of the page, as when a user returns to the tab; `asks` are the paths that it then requests. */
+/** Refreshes the page with the event of a return to its tab. Waits for the responses to the API paths `asks`. */
 export async function refresh(page, ...asks) {
   const came = asks.map((path) => page.waitForResponse((it) => new URL(it.url()).pathname === `/api/v1/${path}`));
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
@@ -107,8 +108,8 @@ export async function refresh(page, ...asks) {
   await drawn(page);
 }
 
-/** Holds back requests of `path`. The returned function releases them with `answer`, and ends when the result would be
- * drawn. */
+/** Delays requests for `path`. The returned function releases them with `answer` and waits until the page has had time
+ * to render the result. */
 export async function hold(page, path, answer = (route) => route.continue()) {
   let release;
   const held = new Promise((done) => { release = done; });
@@ -125,7 +126,7 @@ export async function hold(page, path, answer = (route) => route.continue()) {
   };
 }
 
-/** Checks that the focus stays in place while the page refreshes twice; `changes` is done in between. */
+/** Checks that an element keeps the focus while the page refreshes twice. `changes` runs before each refresh. */
 export async function keepsFocus(page, it, asks, changes = async () => {}) {
   await it.focus();
   const focused = await it.elementHandle();
@@ -136,7 +137,7 @@ export async function keepsFocus(page, it, asks, changes = async () => {}) {
   }
 }
 
-/** Checks that a Copy button reports that it has copied, and that it has. */
+/** Presses a Copy button, and checks its confirmation and the content of the clipboard. */
 export async function copies(page, within, name, expected) {
   const pressed = within.getByRole('button', { name, exact: true }).first();
   const words = await pressed.elementHandle();
@@ -158,7 +159,7 @@ export async function count(page, selector, expected) {
     async () => `${selector}: ${await page.locator(selector).count()}, not ${expected}`);
 }
 
-/** Waits until there are elements, and each of their texts matches. */
+/** Waits until at least one element exists and the text of each element matches. */
 export async function all(page, selector, fits) {
   await until(async () => {
     const texts = await page.locator(selector).allInnerTexts();
@@ -174,7 +175,8 @@ export async function until(holds, said) {
   }
 }
 
-/** Confirms or cancels the page's dialog, and returns its text. Before, no second press of Enter confirms. */
+/** Confirms or cancels the page's dialog, and returns its text. Checks that Cancel has the initial focus, so that a
+ * repeated Enter does not confirm. */
 export async function decide(page, sure = true) {
   const dialog = page.getByRole('dialog');
   const question = await dialog.innerText();

@@ -1,7 +1,7 @@
-// Uses the page in a real browser, with the stub as upstream, view by view (`views/`): every action, with axe in both
-// color schemes and at the width of a phone. Fails if an element is missing, on errors in the console, on violations of
-// the content security policy, on any request to another host, and on a secret in an address. The screenshots in
-// target/page are compared with the accepted ones (looks.mjs).
+// End-to-end test of the page in a real browser, with the stub as upstream. Each module in `views/` exercises one view
+// and runs axe on it in both color schemes and at the width of a phone. The test fails on a missing element, a console
+// error, a violation of the content security policy, a request to another host, or a secret in a URL. It compares the
+// screenshots in target/page with the accepted ones (looks.mjs).
 
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -55,7 +55,7 @@ try {
     await shot(page, 'failed');
     throw error;
   }
-  console.log(`the page does what it should; screenshots are in ${SHOTS}`);
+  console.log(`all page tests passed; screenshots are in ${SHOTS}`);
 } finally {
   await browser?.close();
   await proxy.end();

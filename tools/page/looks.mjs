@@ -1,8 +1,8 @@
-// Compares the screenshots with the accepted looks of each view, so that a change of appearance is noticed in review.
-// `looks.json` has the mean color of each square of a screenshot, which is hardly affected by text that changes with
-// the time, or by a font. Reports each view that looks different; fails if a large part of one does.
+// Visual regression test: compares the screenshots with the accepted appearance of each view.
+// `looks.json` holds the mean color of each square of a screenshot. Fonts and time-dependent text hardly affect these
+// values. The test reports each view that differs, and fails if a large part of a view differs.
 //
-// To accept the result of a run in target/page, look at it first: ACCEPT_LOOKS=1 tools/page/run
+// To accept the screenshots of a run, review them in target/page and run: ACCEPT_LOOKS=1 tools/page/run
 
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,9 +11,9 @@ import { SHOTS } from './proxy.mjs';
 
 const FILE = join(import.meta.dirname, 'looks.json');
 const SQUARE = 64; // pixels
-const TOLERANCE = 3; // of the 16 levels of a color
-const REPORTED = 0.05; // share of the squares of a view that differ
-const FAILED = 0.3;
+const TOLERANCE = 3; // color levels, of 16
+const REPORTED = 0.05; // share of differing squares that is reported
+const FAILED = 0.3; // share of differing squares that fails the test
 
 /** Mean colors of the squares of a screenshot: three hexadecimal digits each, row by row. */
 async function squares(page, file) {
@@ -53,7 +53,7 @@ function difference(accepted, found) {
   return differ / (now.length / 3);
 }
 
-/** Compares all screenshots; the pixels are computed in `page`. */
+/** Compares all screenshots with the accepted ones. Computes the mean colors in `page`. */
 export async function compare(page) {
   const names = readdirSync(SHOTS).filter((it) => /-(light|dark)\.png$/.test(it)).sort();
   const found = {};
@@ -61,17 +61,17 @@ export async function compare(page) {
   if (process.env.ACCEPT_LOOKS) {
     const rows = Object.entries(found).map(([name, it]) => `${JSON.stringify(name)}: ${JSON.stringify(it)}`);
     writeFileSync(FILE, `{\n${rows.join(',\n')}\n}\n`);
-    console.log(`the looks of ${names.length} screenshots are accepted`);
+    console.log(`accepted ${names.length} screenshots`);
     return;
   }
   const accepted = existsSync(FILE) ? JSON.parse(readFileSync(FILE, 'utf8')) : {};
   const failed = [];
   for (const [name, it] of Object.entries(found)) {
     const part = accepted[name] ? difference(accepted[name], it) : 1;
-    if (part > REPORTED) console.log(`looks different: ${name}, ${Math.round(part * 100)} % of it; see target/page/${name}.png`);
+    if (part > REPORTED) console.log(`screenshot differs: ${name}, ${Math.round(part * 100)} % of its squares; see target/page/${name}.png`);
     if (part > FAILED) failed.push(name);
   }
   for (const name of Object.keys(accepted)) if (!found[name]) failed.push(`${name} is missing`);
-  if (failed.length) throw new Error(`looks much different: ${failed.join(', ')}; if that is meant, ACCEPT_LOOKS=1 tools/page/run`);
-  console.log(`${names.length} screenshots were compared with the accepted looks`);
+  if (failed.length) throw new Error(`screenshots differ from the accepted ones: ${failed.join(', ')}; to accept them, run ACCEPT_LOOKS=1 tools/page/run`);
+  console.log(`compared ${names.length} screenshots with the accepted ones`);
 }

@@ -1,6 +1,6 @@
-// Takes the README's picture: the activity of agents with real servers, those of tools/interop.
+// Takes the screenshot of the README: activity of agents with the real servers of tools/interop.
 //
-//     node tools/page/picture.mjs BINARY PICTURE        (from tools/page/run, which installs what it needs)
+//     node tools/page/picture.mjs BINARY PICTURE        (started by tools/page/run, which installs the dependencies)
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -52,7 +52,7 @@ let browser;
 try {
   const end = Date.now() + READY_MS;
   while (!(await fetch(`${base}/readyz`).catch(() => undefined))?.ok) {
-    assert.ok(proxy.exitCode === null && Date.now() < end, 'not ready');
+    assert.ok(proxy.exitCode === null && Date.now() < end, 'the proxy is not ready');
     await new Promise((done) => { setTimeout(done, 100); });
   }
   const { chromium } = createRequire(join(SHOTS, 'package.json'))('playwright-core');
@@ -73,7 +73,7 @@ try {
   rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
 }
 
-/** An agent's session. Returns a function that makes a call. */
+/** Opens an MCP session of an agent. The returned function makes a call. */
 async function agent(client, token) {
   const send = async (id, body) => {
     const headers = { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...id && { 'Mcp-Session-Id': id }, ...token && { Authorization: `Bearer ${token}` } };

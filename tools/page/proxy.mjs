@@ -1,4 +1,4 @@
-// The proxy whose page is tested, with the stub as upstream, and the calls that fill its log.
+// Fixtures: the proxy under test with the stub as upstream, further proxies, and the calls that fill the log.
 
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
@@ -15,8 +15,7 @@ import { LONG_NAME } from './talker.mjs';
 export const ROOT = resolve(import.meta.dirname, '../..');
 export const SHOTS = join(ROOT, 'target/page');
 export const KEY = 'page-key-of-more-than-thirty-two-characters';
-// Text that a hostile agent might write: markup, a control character, and a character that reverses the direction of
-// text.
+// Hostile text of an agent: markup, a control character, and a bidirectional override.
 export const HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe\u0007';
 const FLEET_KEY = '4f1c9a7be2035d68a1f7c04e9b3d5826b7e81fa0c36d924e58017fcb2ad3e964';
 const READY_MS = 30_000;
@@ -58,12 +57,12 @@ const config = {
   cluster: member('page', port),
 };
 
-/** Config members of a fleet node that the other nodes can reach. */
+/** Config section `cluster` of a fleet node that other nodes can reach. */
 function member(name, at) {
   return { store: `file://${join(folder, 'store')}`, node: name, key: FLEET_KEY, flush: '200ms', advertise: `http://127.0.0.1:${at}` };
 }
 
-/** Another node of the fleet, without clients. */
+/** Starts another node of the fleet, without servers and clients. */
 export async function node(name) {
   const own = join(folder, name);
   mkdirSync(own, { mode: 0o700 });
@@ -74,8 +73,8 @@ export async function node(name) {
   return spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });
 }
 
-/** A separate proxy that is not set up yet: no server, no rules, no fleet. The name `localhost` separates its session
- * from that of the other proxy. */
+/** Starts a separate proxy without servers, rules and fleet. The host name `localhost` separates its session from that
+ * of the other proxy. */
 export async function untouched() {
   const own = join(folder, 'untouched');
   mkdirSync(own, { mode: 0o700 });
@@ -89,7 +88,7 @@ export async function untouched() {
   return { base: there, end: () => ended(started) };
 }
 
-/** Writes the config file, as editors do. `more` extends the config; a text is written unchanged. */
+/** Replaces the config file by a rename, as editors do. `more` extends the config; a string is written verbatim. */
 export function configure(more = {}) {
   const text = typeof more === 'string' ? more : JSON.stringify({ ...config, ...more }, null, 2);
   writeFileSync(`${file}.new`, text, { mode: 0o600 });
@@ -98,10 +97,10 @@ export function configure(more = {}) {
 
 export const written = () => readFileSync(file, 'utf8');
 
-/** Content of the config file, which may begin with a comment line. */
+/** Parsed config file, without a comment in its first line. */
 export const configured = () => JSON.parse(written().replace(/^\/\/.*\n/, ''));
 
-/** Tools that the server `notes` offers in addition to `add_tool` from its next change on. */
+/** Sets the tools that the server `notes` offers in addition to `add_tool`, from its next change on. */
 export function offers(tools) {
   writeFileSync(join(folder, 'tools.json'), JSON.stringify(tools));
 }
@@ -127,7 +126,7 @@ export function serve() {
 async function answers(there, proxy) {
   const end = Date.now() + READY_MS;
   while (!(await fetch(`${there}/readyz`).catch(() => undefined))?.ok) {
-    assert.ok(proxy.exitCode === null && Date.now() < end, `not ready, see the logs in ${SHOTS}`);
+    assert.ok(proxy.exitCode === null && Date.now() < end, `the proxy is not ready; see the logs in ${SHOTS}`);
     await new Promise((done) => { setTimeout(done, 50); });
   }
 }
@@ -137,13 +136,13 @@ async function ended(proxy) {
   if (proxy.exitCode === null) await once(proxy, 'exit');
 }
 
-/** Output of `mcpproxy page`. */
+/** Login URL that `mcpproxy page` prints. */
 export async function address() {
   const { stdout } = await promisify(execFile)(binary, ['--config', file, '--json', 'page']);
   return JSON.parse(stdout).address;
 }
 
-/** Sends a request to REST, as an operator's program does. */
+/** Sends a REST request with the API key. */
 export async function rest(method, path, body) {
   const answer = await fetch(`${base}/api/v1/${path}`, {
     method, headers: { 'X-API-Key': KEY, 'Content-Type': 'application/json' }, body: body && JSON.stringify(body),
@@ -151,7 +150,7 @@ export async function rest(method, path, body) {
   return { status: answer.status, data: (await answer.json()).data };
 }
 
-/** Makes a call over REST; its outcome is not checked here. */
+/** Makes a call over REST. Returns the HTTP status without a check. */
 export async function call(operation, tool, args, reason, sensitivity = 'internal') {
   const { status } = await rest('POST', 'tools/call', {
     tool_name: `call_tool_${operation}`, arguments: { name: tool, args, intent: { operation_type: operation, reason, data_sensitivity: sensitivity } },
@@ -159,7 +158,7 @@ export async function call(operation, tool, args, reason, sensitivity = 'interna
   return status;
 }
 
-/** An agent's session. Returns a function that makes a call and returns whether it succeeded. */
+/** Opens an MCP session of an agent. The returned function makes a call and returns true on success. */
 export async function session() {
   const send = async (id, body) => {
     const headers = { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...id && { 'Mcp-Session-Id': id } };

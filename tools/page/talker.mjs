@@ -1,5 +1,5 @@
-// An MCP server over stdio for the page's test. It writes a log to stderr, one of its tools has a name of maximum
-// length, and it has more tools than an answer contains.
+// MCP server over stdio for the page test. It logs to stderr, has a tool with a name of maximum length, and has more
+// tools than one response contains.
 
 import { createInterface } from 'node:readline';
 

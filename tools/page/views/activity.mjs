@@ -1,19 +1,19 @@
-// The records: filters, text, time, one row for a refusal and its decision, the address, keys, live.
+// Activity view: filters, text search, time range, combined rows, URL state, keyboard, and live updates.
 
 import assert from 'node:assert/strict';
 
 import { ZONE, all, copies, count, drawn, go, hold, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
-const CANCEL_PX = 20; // keys that a browser handles itself in a search field
-const ANSWERS = 20; // number of records searched before the user is asked to continue
+const CANCEL_PX = 20; // width of the browser's clear button in a search field
+const ANSWERS = 20; // number of search requests before the page offers to continue
 const PAGE = 50; // number of records requested at once
 
 export async function look({ page, wrong }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
   /** Shows the field of a filter that is hidden by default. */
   const add = (name) => page.getByLabel('Add a filter').selectOption({ label: name });
-  /** Clears the filters, if there are any. */
+  /** Clears the filters, if any are set. */
   const clear = async () => {
     const button = page.locator('#filters').getByRole('button', { name: 'Clear' });
     if (await button.isVisible()) await button.click();
@@ -29,9 +29,9 @@ export async function look({ page, wrong }) {
     const { paddingLeft, paddingRight } = getComputedStyle(it);
     return [pen.measureText(it.placeholder).width, it.clientWidth - Number.parseFloat(paddingLeft) - Number.parseFloat(paddingRight)];
   });
-  assert.ok(words + CANCEL_PX < room, `what the field is for can be read: ${words} of ${room}`);
+  assert.ok(words + CANCEL_PX < room, `the placeholder of the search field fits: ${words} of ${room} px`);
 
-  step('the filters are one row, and a row says who called with what');
+  step('filters are in one row, and rows show the principal and the client');
   const tops = await page.locator('#filters').evaluate((it) => [...it.children].filter((one) => one.offsetParent).map((one) => one.getBoundingClientRect().top + one.offsetHeight / 2));
   assert.ok(Math.max(...tops) - Math.min(...tops) < 3, `${tops}`);
   const agent = await session();
@@ -39,21 +39,21 @@ export async function look({ page, wrong }) {
   await until(async () => /anonymous\s+page-test/.test(await page.locator('#rows li', { hasText: 'asked by an agent' }).innerText()), () => page.locator('#rows li').first().innerText());
   assert.match(await page.locator('#rows li', { hasText: 'breaks its schema' }).locator('.who').innerText(), /^admin/);
 
-  step('what was no call says what happened');
+  step('rows of server and catalog events describe the event');
   for (const said of [/server.*chatty[\s\S]*connected, 122 tools/, /server.*absent[\s\S]*no-such-program/, /catalog.*notes[\s\S]*added add_tool/]) {
     await page.locator('#rows li', { hasText: said }).first().waitFor();
   }
 
-  step('times are of one zone, and in UTC where they are pointed at');
+  step('times are local and descending, with UTC in the tooltips');
   const moment = page.locator('#rows time').first();
   const [utc, title] = [await moment.getAttribute('datetime'), await moment.getAttribute('title')];
   assert.match(title, new RegExp(`^${utc}, began .*Z$`));
   const ended = await page.locator('#rows time').evaluateAll((them) => them.map((it) => it.getAttribute('datetime')));
-  assert.deepEqual(ended, ended.toSorted().reverse(), 'the newest first, as it is shown');
+  assert.deepEqual(ended, ended.toSorted().reverse(), 'the newest record is first');
   assert.match(utc, /Z$/);
   assert.equal(await moment.innerText(), new Intl.DateTimeFormat('sv', { timeZone: ZONE, timeStyle: 'medium' }).format(new Date(utc)));
 
-  step('a refusal and its decision are one row, with the reason in it');
+  step('a refusal and its decision share one row with the reason');
   const refused = page.locator('#rows li', { hasText: 'breaks its schema' });
   assert.equal(await refused.count(), 1);
   assert.match(await refused.innerText(), /output schema validation failed.*\/value/s);
@@ -63,19 +63,19 @@ export async function look({ page, wrong }) {
   await call('read', 'stub:blob', { size: 'x' }, 'has wrong arguments');
   const misfits = page.locator('#rows li', { hasText: 'has wrong arguments' });
   await until(async () => await misfits.count() === 1 && /Arguments of 'stub:blob' do not fit: \/size/.test(await misfits.innerText()), () => misfits.allInnerTexts());
-  assert.equal(await misfits.locator('.cause').count(), 1, 'the agent got one reason');
+  assert.equal(await misfits.locator('.cause').count(), 1, 'the row shows one reason');
   await misfits.getByRole('link').click();
   await record.getByText('input validation').waitFor();
   const verdict = (await record.innerText()).split('Arguments\n')[0];
-  assert.ok(/rejected/.test(verdict) && !/blocked|want integer/.test(verdict), `the reason and the outcome are said once: ${verdict}`);
+  assert.ok(/rejected/.test(verdict) && !/blocked|want integer/.test(verdict), `the verdict has the reason and the outcome once: ${verdict}`);
   await record.getByRole('link', { name: 'What the rules say about this call' }).click();
   await page.locator('#explained').getByText(/^The call was rejected for another reason: Arguments of/).waitFor();
   assert.match(await page.locator('#explained').innerText(), /The rules allow it[\s\S]*checked apart from the rules/);
   await go(page, '#activity');
   const alone = await page.locator('#rows li', { hasText: /^\s*[\d:]+\s*decision/ }).count();
-  assert.equal(alone, 0, 'no decision stands beside its call');
+  assert.equal(alone, 0, 'no decision has a separate row');
 
-  step('the reason of a decision is shown where the words of its call conceal it');
+  step('a row shows the reason of the decision beside a different error of the call');
   const lists = /api\/v1\/activity\?/;
   await page.route(lists, async (route) => {
     const response = await route.fetch();
@@ -91,9 +91,9 @@ export async function look({ page, wrong }) {
   await page.reload();
   await page.locator('#rows li').nth(8).waitFor();
 
-  step('filters leave what fits, and stand in the address');
+  step('filters select rows and are in the URL');
   await field('Status').selectOption('blocked');
-  // The decisions about refused calls are blocked, too, but no result was withheld.
+  // Decisions about refused calls are blocked, too, but they withheld no result and are not listed.
   await all(page, '#rows li', (row) => row.includes('blocked') && !/\bdecision\b/.test(row));
   await field('Type').selectOption('tool_call');
   await add('Tool');
@@ -111,12 +111,12 @@ export async function look({ page, wrong }) {
   await field('Tool').fill('violate');
   await count(page, '#rows li', 1);
 
-  step('a filter that is refused says so in the view until it is cleared, and a word of the form is a filter');
+  step('an invalid filter is reported until it is cleared, and status=refused selects blocked and rejected calls');
   const refusal = page.locator('#view-activity .trouble');
   await go(page, '#activity?status=no-such-status');
   await refusal.getByText(/status.*no-such-status/).waitFor();
   await count(page, '#rows li', 0);
-  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange'))); // what else is loaded succeeds
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange'))); // other requests succeed
   await call('read', 'stub:echo', {}, 'arrives under no filter');
   await drawn(page);
   assert.ok(await refusal.isVisible() && await page.locator('#none').isHidden());
@@ -132,7 +132,7 @@ export async function look({ page, wrong }) {
   await go(page, '#activity?type=tool_call&status=blocked&tool=violate');
   await count(page, '#rows li', 1);
 
-  step('a record opens and closes with the keyboard, and by the address');
+  step('a record opens and closes by keyboard and by URL');
   await page.locator('#filters').getByRole('button', { name: 'Clear' }).focus();
   await page.keyboard.press('Tab');
   assert.equal(await focused(), 'stub:violate');
@@ -143,9 +143,9 @@ export async function look({ page, wrong }) {
   assert.match(page.url(), /record=[0-9A-Z]{26}/);
   const began = record.locator('dd time').first();
   const day = new Intl.DateTimeFormat('sv', { timeZone: ZONE, dateStyle: 'short', timeStyle: 'medium' });
-  assert.equal((await began.innerText()).slice(0, 19), day.format(new Date(await began.getAttribute('datetime'))), 'in the same zone');
+  assert.equal((await began.innerText()).slice(0, 19), day.format(new Date(await began.getAttribute('datetime'))), 'the record has the same time zone');
   const cut = await page.locator('#rows .why bdi').first().evaluate((it) => (it.clientHeight / Number.parseFloat(getComputedStyle(it).lineHeight)) % 1);
-  assert.ok(cut < 0.05 || cut > 0.95, `no line of a reason is cut through: ${cut}`);
+  assert.ok(cut < 0.05 || cut > 0.95, `no line of a reason is clipped: ${cut}`);
   await sound(page, 'record');
   await page.reload();
   await record.getByText('Verdict').waitFor();
@@ -163,7 +163,7 @@ export async function look({ page, wrong }) {
   await record.waitFor({ state: 'hidden' });
   assert.equal(await focused(), 'stub:violate');
 
-  step('a text is searched in whole records, and a time bounds them');
+  step('text search covers whole records, and a time range limits the list');
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
   await text.fill('NO LONGER NEEDED');
@@ -177,7 +177,7 @@ export async function look({ page, wrong }) {
   await field('When').selectOption('between');
   await field('To').fill('2020-01-01T00:00:01');
   await page.getByText('No record matches the filters.').waitFor();
-  assert.match(page.url(), /to=2019-12-31T18%3A30%3A01/, 'in the time zone of the browser');
+  assert.match(page.url(), /to=2019-12-31T18%3A30%3A01/, 'the filter has the time zone of the browser');
   await field('To').fill('');
   await page.locator('#rows li').nth(8).waitFor();
   await field('From').fill('2100-01-01T00:00:01');
@@ -186,7 +186,7 @@ export async function look({ page, wrong }) {
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
 
-  step('what belongs together is found by server, principal, session and request');
+  step('records are filtered by server, principal, session and request');
   const { data: { activities: [of] } } = await rest('GET', 'activity?type=tool_call&principal=anonymous&limit=1');
   assert.ok(of.session_id && of.request_id, JSON.stringify(of));
   const ids = (rows) => rows.evaluateAll((them) => them.map((it) => it.dataset.key));
@@ -201,18 +201,18 @@ export async function look({ page, wrong }) {
     await page.locator('#rows li').nth(8).waitFor();
   }
 
-  step('an arrow begins a list, and no row that has the focus is under the headings');
+  step('an arrow key focuses the first row, and the headings do not cover the focused row');
   await go(page, '#activity');
   await page.reload();
   await page.locator('#rows li').nth(8).waitFor();
   await page.keyboard.press('ArrowDown');
-  assert.ok(await page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), 'the first row');
+  assert.ok(await page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), 'the first row has the focus');
   for (const key of [...'jjjjjjjjjjjjjjjjjjjj', ...'kkkkkkkkkkkkkkk']) await page.keyboard.press(key);
   const [upper, under] = await page.evaluate(() => [document.activeElement.getBoundingClientRect().top, document.querySelector('.row.head').getBoundingClientRect().bottom]);
-  assert.ok(upper >= under - 1, `${upper} is under ${under}`);
+  assert.ok(upper >= under - 1, `the focused row at ${upper} is under the headings, which end at ${under}`);
   await page.evaluate(() => scrollTo(0, 0));
 
-  step('arrows move through the list');
+  step('keys move through the list and to the search field');
   await page.locator('#rows a').first().focus();
   await page.keyboard.press('ArrowDown');
   await page.keyboard.press('j');
@@ -221,16 +221,16 @@ export async function look({ page, wrong }) {
   await page.keyboard.press('/');
   assert.equal(await text.evaluate((it) => it === document.activeElement), true);
 
-  step('a search leads to its first result with the arrow and with Enter, and Escape keeps its text');
+  step('Enter and ArrowDown move from the search field to the first result, and Escape keeps the text');
   const leads = async (key) => {
     await text.focus();
     await page.keyboard.press(key);
-    await until(() => page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), () => `${key} leads to the first row`);
+    await until(() => page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), () => `${key} does not focus the first row`);
   };
   await text.fill('no longer needed');
   await leads('Enter');
   await count(page, '#rows li', 1);
-  assert.equal(await focused(), 'stub:delete_item', 'the row that was found for the text has the focus');
+  assert.equal(await focused(), 'stub:delete_item', 'the search result has the focus');
   await leads('ArrowDown');
   await text.focus();
   await page.keyboard.press('Escape');
@@ -238,7 +238,7 @@ export async function look({ page, wrong }) {
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
 
-  step('an address that names no view, filter or record says so');
+  step('unknown views, filters and records in the URL are reported');
   const said = page.locator('#failed');
   await go(page, '#activity?intent=write&tool=echo');
   await said.getByText('Unknown filter: intent').waitFor();
@@ -256,7 +256,7 @@ export async function look({ page, wrong }) {
   await go(page, '#activity');
   await page.locator('#rows li').nth(8).waitFor();
 
-  step('j and k step through the records while one is open');
+  step('keys and buttons step through the records while a record is open');
   await page.locator('#rows a').first().click();
   const current = () => page.locator('#rows a').evaluateAll((all) => all.findIndex((it) => it.hasAttribute('aria-current')));
   for (const [key, at] of [['', 0], ['j', 1], ['j', 2], ['k', 1]]) {
@@ -270,7 +270,7 @@ export async function look({ page, wrong }) {
   await page.keyboard.press('Escape');
   await record.waitFor({ state: 'hidden' });
 
-  step('a call arrives by itself, and only where it fits the filters');
+  step('new calls appear without a reload if they match the filters');
   const rows = await page.locator('#rows li').count();
   await call('read', 'stub:echo', { note: 'arrives' }, 'came while you looked');
   await count(page, '#rows li', rows + 1);
@@ -288,7 +288,7 @@ export async function look({ page, wrong }) {
   await count(page, '#rows li', destructive + 1);
   await all(page, '#rows li', (row) => row.includes('destructive'));
 
-  step('a call that comes while the list loads is in it');
+  step('a call that arrives while the list loads is listed');
   const early = page.locator('#rows li', { hasText: 'came while the list loaded' });
   await page.route('**/api/v1/activity?*', async (route) => {
     const response = await route.fetch();
@@ -300,7 +300,7 @@ export async function look({ page, wrong }) {
   await page.locator('#rows li', { hasText: 'does not fit' }).waitFor();
   await early.waitFor();
 
-  step('a list that is paused stays as it is, says how many came, and shows them when it goes on');
+  step('a paused list stays unchanged, counts new records, and shows them after it resumes');
   await clear();
   await page.locator('#rows li').nth(8).waitFor();
   await page.locator('#pause').click();
@@ -314,33 +314,33 @@ export async function look({ page, wrong }) {
   await page.locator('#rows li', { hasText: 'came while it was paused, 1' }).waitFor();
   await page.getByRole('button', { name: 'Pause', exact: true }).waitFor();
 
-  step('what an attacker wrote stays text');
+  step('hostile text is shown as text');
   await add('Tool');
   await field('Tool').fill('write_item');
   await count(page, '#rows li', 1);
   await page.locator('#rows a').first().click();
   await record.getByText('<img src=x onerror=').first().waitFor();
   const shown = await record.innerText();
-  assert.ok(shown.includes('\\u{202e}') && !shown.includes('\u202e'), `the turning character is shown: ${HOSTILE}`);
+  assert.ok(shown.includes('\\u{202e}') && !shown.includes('\u202e'), `the bidirectional override is escaped: ${HOSTILE}`);
   assert.equal(await record.locator('img, script').count(), 0);
   assert.equal(await page.title(), 'Activity – mcpproxy');
   await sound(page, 'hostile');
 
-  step('a record stays open when the form says once more what it said');
+  step('an input event without a changed filter keeps the record open');
   await page.evaluate(() => {
     document.querySelector('#filters').dispatchEvent(new Event('input'));
-    return new Promise((done) => { setTimeout(done, 500); }); // after the pause that ends typing
+    return new Promise((done) => { setTimeout(done, 500); }); // longer than the debounce interval
   });
   assert.ok(await record.isVisible());
 
-  step('a record is seen whole, and copied');
+  step('the whole record is shown, and its parts are copied');
   await copies(page, record, 'Copy Arguments', /"note": "<img src=x/);
   await copies(page, record, 'Copy Answer', /content/);
   await record.getByText('Whole record').click();
   await record.getByText('"prev_hash"').waitFor();
   await copies(page, record, 'Copy whole record', /"prev_hash": "[0-9a-f]{64}"/);
 
-  step('a decision leads to its call');
+  step('a decision links to its call');
   await clear();
   await field('Type').selectOption('policy_decision');
   await all(page, '#rows li', (row) => row.includes('decision'));
@@ -350,13 +350,13 @@ export async function look({ page, wrong }) {
   await record.getByText('call_tool_read', { exact: true }).waitFor();
   await record.locator('.decision').getByText('output validation').waitFor();
 
-  step('where the time of a call went is one bar, also while it waited for a person');
+  step('the timeline of a call includes the wait for approval');
   const waits = call('write', 'stub:no_hints', {}, 'waited for a person');
   let waiting = [];
   await until(async () => {
     waiting = (await rest('GET', 'approvals')).data.approvals;
     return waiting.length > 0;
-  }, () => 'nothing waits');
+  }, () => 'no call waits for approval');
   await go(page, '#activity?type=approval');
   await page.locator('#rows li', { hasText: 'waiting' }).first().getByRole('link').click();
   await record.getByRole('link', { name: 'Its approval, while the call waits' }).click();
@@ -373,7 +373,7 @@ export async function look({ page, wrong }) {
   assert.ok(parts.every(([, x, width], at) => width > 0 && (at === 0 ? x === 0 : Math.abs(x - parts[at - 1][1] - parts[at - 1][2]) < 0.1)), `${parts}`);
   assert.match(await record.locator('.timeline svg').getAttribute('aria-label'), /waiting for approval, .* in the proxy, .* at the server$/);
 
-  step('a call and its approval are one row, and the answer takes the place of the request');
+  step('a call and its approval share one row, and the answer replaces the request');
   const approved = page.locator('#rows li', { hasText: 'waited for a person' });
   await until(async () => await approved.count() === 1 && /approved by admin over/.test(await approved.innerText()), () => approved.allInnerTexts());
   await go(page, '#activity?type=approval');
@@ -389,14 +389,14 @@ export async function look({ page, wrong }) {
   await record.getByRole('link', { name: 'its call' }).click();
   await until(async () => await approved.count() === 1 && await page.locator('#rows li').count() === 1, () => page.url());
 
-  step('a call found by a text that its approval lacks tells who approved it');
+  step('a call found by text shows its approver, even if the approval does not match the text');
   await go(page, '#activity?q=waited for a person');
   await until(async () => await approved.count() === 1 && /approved by admin over/.test(await approved.innerText()), () => approved.allInnerTexts());
   await go(page, '#activity');
   await approved.getByRole('link').click();
   await record.locator('dd', { hasText: 'approved by admin over' }).waitFor();
 
-  step('the rules are asked about the call of a record, with its arguments');
+  step('the rules explain the call of a record with its arguments');
   const asks = record.getByRole('link', { name: 'What the rules say about this call' });
   const form = page.locator('#explain-form');
   const explained = async (...expected) => {
@@ -421,14 +421,14 @@ export async function look({ page, wrong }) {
   const args = '{\n  "path": "/etc/passwd"\n}';
   assert.match(await explained('admin', 'stub:blob', 'read', 'private', 'reads what nobody may', args), /The rules refuse it[\s\S]*nobody-reads-etc/);
   const source = page.locator('#explain-source');
-  assert.ok(!/may differ/.test(await source.innerText()), 'nothing is missing from the record');
+  assert.ok(!/may differ/.test(await source.innerText()), 'a complete record has no warning');
   await sound(page, 'policy-record');
   await page.reload();
   await page.getByText('The rules refuse it').waitFor();
   await source.getByRole('link', { name: 'this record' }).click();
   await record.locator('dd', { hasText: 'reads what nobody may' }).waitFor();
 
-  step('a decision leads to the same question, and an answer that may differ says so');
+  step('a decision links to the same explanation, and redacted or truncated arguments cause a warning');
   await go(page, '#activity?type=policy_decision&tool=blob');
   await page.locator('#rows li', { hasText: 'nobody-reads-etc' }).getByRole('link').click();
   await record.locator('.tags').getByText('decision', { exact: true }).waitFor();
@@ -446,22 +446,22 @@ export async function look({ page, wrong }) {
     await page.locator('#explained .card').waitFor();
   }
   await form.locator('[name=client]').fill('another');
-  assert.equal(await source.innerText(), '', 'it is no longer the call of the record');
+  assert.equal(await source.innerText(), '', 'an edited call is not attributed to the record');
   await go(page, '#activity?type=server_change');
   await page.locator('#rows li', { hasText: /server\s*chatty/ }).first().getByRole('link').click();
   await record.locator('.tags').getByText('server', { exact: true }).waitFor();
-  assert.equal(await asks.count(), 0, 'the rules have no answer about it');
+  assert.equal(await asks.count(), 0, 'a server record has no link to the rules');
   await go(page, `#policy?record=${(await rest('GET', 'activity?type=server_change&limit=1')).data.activities[0].id}`);
   await source.getByText('Only calls of tools can be explained.').waitFor();
   await openRecord('waited for a person');
 
-  step('an id is copied, and what belongs together is a click away');
+  step('an id is copied, and a record links to related records');
   await copies(page, record, 'Copy id', /^[0-9A-Z]{26}$/);
   await record.getByRole('link', { name: 'other records' }).first().click();
   await page.locator('#rows li').nth(8).waitFor();
   assert.match(page.url(), /server=stub/);
 
-  step('a record that comes late does not take the place of another');
+  step('a late response does not replace a record that was opened after it');
   await go(page, '#activity');
   await page.reload();
   await page.locator('#rows li').nth(8).waitFor();
@@ -476,7 +476,7 @@ export async function look({ page, wrong }) {
   wrong.expected(/404/);
   assert.ok((await record.innerText()).includes(other), await record.innerText());
 
-  step('a record that did not come is asked for again by its row');
+  step('a click on a row repeats a failed request');
   await page.route(`**/api/v1/activity/${late}`, (route) => route.abort('failed'), { times: 1 });
   await press(late);
   await page.locator('#failed').getByText('mcpproxy does not answer').waitFor();
@@ -488,18 +488,18 @@ export async function look({ page, wrong }) {
   await page.keyboard.press('Escape');
   await record.waitFor({ state: 'hidden' });
 
-  step('older records are a click away');
+  step('the Older button loads older records');
   for (let at = 0; at < PAGE + 5; at += 1) await call('read', 'stub:echo', { at }, `one of many, ${at}`);
   await page.reload();
   const reasons = () => page.locator('#rows li .why').allInnerTexts();
   await count(page, '#rows li', PAGE);
   assert.match((await reasons())[0], new RegExp(`one of many, ${PAGE + 4}`));
-  assert.ok(!(await reasons()).some((why) => /one of many, 4$/.test(why)), 'the first page ends before it');
+  assert.ok(!(await reasons()).some((why) => /one of many, 4$/.test(why)), 'the first page does not contain it');
   await page.getByRole('button', { name: 'Older' }).click();
   await until(async () => (await reasons()).some((why) => /one of many, 4$/.test(why)), reasons);
   const all_of_them = (await reasons()).filter((why) => /one of many/.test(why));
   assert.deepEqual(all_of_them.map((why) => Number(/one of many, (\d+)/.exec(why)[1])),
-    Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each once, in their order');
+    Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each record is listed once, in order');
   while (await page.getByRole('button', { name: 'Older' }).isVisible()) {
     const [came] = await Promise.all([page.waitForResponse(/api\/v1\/activity\?.*cursor=/), page.getByRole('button', { name: 'Older' }).click()]);
     await came.finished();
@@ -507,7 +507,7 @@ export async function look({ page, wrong }) {
   }
   assert.match(await page.locator('#rows li').last().innerText(), /start|connected|server/i);
 
-  step('older records that come late are not put into another list');
+  step('late older records are not added to a list with other filters');
   await page.reload();
   await page.locator('#rows li').nth(8).waitFor();
   const olderCome = await hold(page, /api\/v1\/activity\?.*cursor=/);
@@ -519,11 +519,11 @@ export async function look({ page, wrong }) {
   assert.deepEqual(await ids(page.locator('#rows li')), listed);
   await clear();
 
-  step('a text is looked for in older records where somebody asks for it');
+  step('text search continues in older records on request');
   let told = 0;
   await page.route(/api\/v1\/activity\?.*text=/, async (route) => {
     told += 1;
-    // The log of this test is too short for an answer that ends before a record is found.
+    // The log of this test is too short for a response without a match, so such responses are simulated.
     if (told > ANSWERS) await route.continue();
     else await route.fulfill({ json: { success: true, data: { activities: [], searched: 1000, next_cursor: 'more', limit: PAGE } } });
   });
@@ -539,7 +539,7 @@ export async function look({ page, wrong }) {
   });
   await text.fill('no longer needed');
   await page.getByText(`0 found in ${(ANSWERS * 1000).toLocaleString('en')} records; there are older ones`).waitFor();
-  assert.equal(told, ANSWERS, 'a person is asked before more is searched');
+  assert.equal(told, ANSWERS, 'the search stops until the user continues it');
   await count(page, '#rows li', 0);
   await page.getByRole('button', { name: 'Search older records' }).click();
   await count(page, '#rows li', 1);

@@ -1,17 +1,17 @@
-// Calls that wait for a person.
+// Approvals view: waiting calls, decisions, and standing approvals.
 
 import assert from 'node:assert/strict';
 
 import { count, decide, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
-// Characters that `src/cli/terminal_safe.rs` escapes: each is invisible, or looks like another character.
+// Characters that `src/cli/terminal_safe.rs` escapes: each is invisible or resembles another character.
 const UNSEEN = [...'\u{200b}\u{61c}\u{3164}\u{e0041}\u{115f}\u{1160}\u{ffa0}\u{ad}\u{fe0f}\u{200d}\u{2028}\u{2029}\u{feff}\u{e000}\u{85}\u{2800}\u{180e}\u{2066}\u{fff9}\u{1d173}\u{34f}',
   ...'\u{180b}\u{180d}\u{fe00}\u{fffb}\u{1d17a}\u{e0100}\u{e01ef}\u{e0001}\u{f0000}\u{10fffd}\u{7}\u{1b}\u{7f}\u{9b}\u{202e}\u{0}\u{378}'];
 const shown = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
 
-/** Clicks on the first card's Approve whenever `place` changes, until the returned function is called, which returns
- * the clicks that took effect. */
+/** Clicks Approve on the first card at each change of `place`. The returned function stops this and returns a boolean
+ * for each click: true if the click took effect. */
 async function clicks(page, place, options) {
   const watched = await page.evaluateHandle(([of, how]) => {
     const counted = [];
@@ -33,16 +33,16 @@ export async function look({ page, wrong }) {
   const cards = page.locator('#approvals > li');
   const still = page.locator('#approvals > li:not([data-moved])');
   const card = (words) => still.filter({ hasText: words });
-  /** A card's text without the remaining time, which changes. */
+  /** Text of a card without the remaining time, which changes. */
   const untimed = (text) => text.replace(/ in \d+ \w+\n/, '\n');
   const press = (it, name) => it.getByRole('button', { name, exact: true }).click();
-  /** A decided card disappears once the pointer has left it. */
+  /** Waits until no card is left. A decided card disappears after the pointer leaves it. */
   const none = async () => {
     await page.mouse.move(2, 2);
     await count(page, '#approvals > li', 0);
   };
 
-  step('a call that waits is there by itself, and what an attacker wrote in it stays text');
+  step('a waiting call appears without a reload, and its hostile text is shown as text');
   await visit(page, 'approvals');
   await page.getByText('No call waits for approval.').waitFor();
   const harmless = call('write', 'stub:no_hints', { note: HOSTILE }, HOSTILE);
@@ -56,7 +56,7 @@ export async function look({ page, wrong }) {
   await page.locator('#approval-count', { hasText: /^1 call waits$/ }).waitFor();
   await sound(page, 'approvals');
 
-  step('what a call is about is a link away');
+  step('a waiting call links to its tool, principal, earlier calls and rules');
   for (const [name, address] of [
     ['stub:no_hints', /#tools\?tool=stub%3Ano_hints$/], ['admin', /#principals\?name=admin$/],
     ['its earlier calls', /#activity\?server=stub&tool=no_hints&principal=admin$/], ['what the rules say', /#policy\?principal=admin&tool=stub%3Ano_hints&part=explain&approval=\S+$/],
@@ -76,9 +76,9 @@ export async function look({ page, wrong }) {
   await cards.first().getByText('Approved.').waitFor();
   await none();
   await page.getByText('No call waits for approval.').waitFor();
-  await count(page, 'dialog', 0); // one harmless call needs no second word
+  await count(page, 'dialog', 0); // a non-destructive call needs no confirmation
 
-  step('a double click answers one call, and what slides under the pointer is not answered');
+  step('a double click answers one call, and a card that moves under the pointer is not answered');
   const wanted = call('write', 'stub:no_hints', { note: 'wanted' }, 'wanted');
   await card('wanted').waitFor();
   const others = ['second', 'third'].map((note) => call('write', 'stub:no_hints', { note }, note));
@@ -91,7 +91,7 @@ export async function look({ page, wrong }) {
   await cards.first().getByText('Approved.').waitFor();
   await page.mouse.click(at.x + 10, at.y + 10);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
-  await page.evaluate(() => { // a click as soon as another card is at that place
+  await page.evaluate(() => { // clicks as soon as another card is at that place
     const list = document.querySelector('#approvals');
     new MutationObserver((_changes, seen) => {
       seen.disconnect();
@@ -103,11 +103,11 @@ export async function look({ page, wrong }) {
   await count(page, '#approvals > li', 2);
   assert.equal(await page.evaluate(() => window.hinted), 'The list just moved: click again');
   await cards.first().getByText('The list just moved').waitFor({ state: 'hidden' });
-  assert.equal(untimed(await cards.first().innerText()), untimed(unread), 'the second is the first now, and has no answer');
+  assert.equal(untimed(await cards.first().innerText()), untimed(unread), 'the second card is first now and has no answer');
   await count(page, '#approvals > li:not([data-moved])', 2);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
 
-  step('what is answered elsewhere says so, and moves nothing under the pointer');
+  step('a call answered elsewhere is marked and keeps its place under the pointer');
   const [{ id }] = (await rest('GET', 'approvals')).data.approvals.filter((it) => it.call.reason === unread.match(/second|third/)[0]);
   await cards.first().getByRole('button', { name: 'Deny' }).hover();
   assert.equal((await rest('POST', `approvals/${id}`, { decision: 'deny' })).status, 200);
@@ -119,9 +119,9 @@ export async function look({ page, wrong }) {
   await page.keyboard.press('Enter');
   assert.deepEqual(await Promise.all(others), [403, 403]);
   await count(page, '#approvals > li', 0);
-  assert.ok(await page.evaluate(() => document.activeElement.id === 'main'), 'the keyboard goes on from the view');
+  assert.ok(await page.evaluate(() => document.activeElement.id === 'main'), 'the view has the focus');
 
-  step('what waits is denied together, after a second word');
+  step('all waiting calls are denied together after a confirmation');
   const flood = ['one', 'two', 'three'].map((note) => call('write', 'stub:no_hints', { note }, `flood ${note}`));
   await count(page, '#approvals > li', 3);
   await page.locator('#approval-count', { hasText: /^3 calls wait$/ }).waitFor();
@@ -136,7 +136,7 @@ export async function look({ page, wrong }) {
   await none();
   await page.locator('#decided li', { hasText: /denied by admin over page/ }).nth(2).waitFor();
 
-  step('nothing of what is approved is hidden');
+  step('invisible and ambiguous characters of a waiting call are escaped');
   const hides = call('write', 'stub:no_hints', { note: `begins${UNSEEN.join('')}ends\n\tand goes on` }, `because${UNSEEN.join('')}`);
   await card('begins').waitFor();
   // JSON has its own escapes for control characters.
@@ -149,7 +149,7 @@ export async function look({ page, wrong }) {
   assert.equal(await hides, 403);
   await none();
 
-  step('a destructive call is approved with a second word, or denied');
+  step('a destructive call is approved after a confirmation or denied, and its standing approval is revoked');
   const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
   await still.first().waitFor();
   await press(still.first(), 'Approve');
@@ -176,7 +176,7 @@ export async function look({ page, wrong }) {
   await none();
   assert.equal(await page.locator('#waiting').isVisible(), false);
 
-  step('an approval for a session counts in it, and in no other');
+  step('a session approval applies only to its session');
   const [mine, another] = [await session(), await session()];
   const first = mine('write', 'stub:no_hints', {}, 'of a session');
   await card('of a session').getByRole('combobox').selectOption('this session, any arguments');
@@ -193,7 +193,7 @@ export async function look({ page, wrong }) {
   await end.click();
   await count(page, '#standing li', 0);
 
-  step('arguments that are long are shown whole where somebody asks for it, and approved as they are');
+  step('long arguments are expanded on request, and the call is approved');
   const long = `begins ${'x'.repeat(6000)} ends`;
   const waits = call('write', 'stub:no_hints', { note: long }, 'long');
   await still.first().waitFor();
@@ -204,12 +204,12 @@ export async function look({ page, wrong }) {
   await still.first().getByRole('button', { name: /^Show all 5\.\d+ KiB/ }).click();
   await until(async () => (await argumentsOf.innerText()).includes(long), () => argumentsOf.innerText());
   assert.equal(await cards.first().getByRole('button', { name: /^Show all/ }).count(), 0);
-  assert.deepEqual(await whole(), [false], 'a click on what has just moved does not count');
+  assert.deepEqual(await whole(), [false], 'a click on a card that has just moved is ignored');
   await press(still.first(), 'Approve');
   assert.equal(await waits, 200);
   await none();
 
-  step('what comes and goes above the cards moves them, and a click on what has just moved does not count');
+  step('clicks are ignored just after a message above the cards moves them');
   const moves = call('write', 'stub:no_hints', {}, 'moves');
   await card('moves').waitFor();
   let fails = true;
@@ -229,7 +229,7 @@ export async function look({ page, wrong }) {
   assert.equal(await moves, 403);
   await none();
 
-  step('only a list that would name a call says that it is over, and one that is named again waits again');
+  step('a call ends only if a complete list of its node omits it, and waits again if a list contains it');
   let told = { unseen: [{ node: 'third', why: 'third says nothing' }] };
   await page.route('**/api/v1/approvals', async (route) => {
     const response = await route.fetch();
@@ -255,7 +255,7 @@ export async function look({ page, wrong }) {
   await lists('third', 'third still says nothing', {});
   await count(page, '#approvals .outcome', 0);
   await card('on this node').waitFor();
-  assert.ok(await own.evaluate((it) => it.isConnected && [...it.querySelectorAll('.answer > *')].every((one) => !one.disabled)), 'it can be answered');
+  assert.ok(await own.evaluate((it) => it.isConnected && [...it.querySelectorAll('.answer > *')].every((one) => !one.disabled)), 'the call can be answered');
   await lists('third', 'third says nothing of many', { approvals: [], heard: [], left_out: 2 });
   await lists('', 'nobody knows which nodes there are', { approvals: [], heard: [] });
   assert.equal(await ends.count(), 0);
@@ -268,7 +268,7 @@ export async function look({ page, wrong }) {
   assert.deepEqual(await Promise.all(calls), [403, 403]);
   await none();
 
-  step('the keys of a list move through the waiting calls and the latest decisions');
+  step('list keys move through the waiting calls and the latest decisions');
   const two = ['first', 'last'].map((note) => call('write', 'stub:no_hints', { note }, note));
   await count(page, '#approvals > li:not([data-moved])', 2);
   await page.locator('#decided li').first().waitFor();
@@ -284,7 +284,7 @@ export async function look({ page, wrong }) {
   await Promise.all(two);
   await none();
 
-  step('what was answered before is a click away, and says how');
+  step('earlier decisions are listed with their outcome, approver and scope');
   await page.getByRole('link', { name: 'Earlier decisions' }).click();
   await page.locator('#rows li', { hasText: /approved by admin over page for 1 h/ }).first().waitFor();
   await page.locator('#rows li', { hasText: /denied by admin over page/ }).first().waitFor();

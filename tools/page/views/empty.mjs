@@ -1,4 +1,4 @@
-// A proxy that is not set up and has received no request: each view describes the next step.
+// Empty states: each view of a proxy without config and requests describes the next step.
 
 import assert from 'node:assert/strict';
 
@@ -27,7 +27,7 @@ export async function look({ browser }) {
       ['policy', 'There are no rules', ['mcpproxy policy check rules.cedar']],
       ['settings', 'A change of the file applies as soon as it is written.', []],
     ]) {
-      step(`with nothing in it, ${name} says what to do next`);
+      step(`the empty view ${name} describes the next step`);
       await visit(page, name);
       const view = page.locator(`#view-${name}`);
       await view.getByText(says).waitFor();
@@ -35,16 +35,16 @@ export async function look({ browser }) {
       for (const command of commands) await copies(page, view, `Copy ${command}`, command);
       await sound(page, `empty-${name}`);
     }
-    assert.equal(await page.getByRole('navigation').getByRole('link', { name: 'Fleet' }).count(), 0, 'one machine has no fleet');
+    assert.equal(await page.getByRole('navigation').getByRole('link', { name: 'Fleet' }).count(), 0, 'the navigation has no fleet link without a fleet');
 
-    step('the view of a fleet says that there is none');
+    step('the fleet view reports that there is no fleet');
     await go(page, '#fleet');
     await page.getByText('This proxy is not part of a fleet.').waitFor();
     assert.ok(await page.getByText('Living nodes').isHidden());
     await copies(page, page.locator('#view-fleet'), 'Copy mcpproxy guide fleet-setup', 'mcpproxy guide fleet-setup');
     await sound(page, 'empty-fleet');
 
-    step('where filters leave nothing, all is a click away');
+    step('a filtered list without matches links to the whole list');
     await go(page, '#activity?type=tool_call&range=1h');
     await page.getByText('No record matches the filters.').waitFor();
     await page.getByRole('link', { name: 'Show all records' }).click();

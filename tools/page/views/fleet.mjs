@@ -1,4 +1,4 @@
-// The fleet: the living nodes, the position of each, and a dead node.
+// Fleet view: living nodes with their positions, and a dead node.
 
 import assert from 'node:assert/strict';
 
@@ -6,7 +6,7 @@ import { copies, count, go, keepsFocus, sound, step, until, visit } from '../che
 import { node } from '../proxy.mjs';
 
 export async function look({ page }) {
-  step('this node and another one live');
+  step('a second node is listed as living');
   const rows = page.locator('#fleet-nodes tbody tr');
   const other = await node('other');
   try {
@@ -19,11 +19,11 @@ export async function look({ page }) {
     await count(page, '#fleet-faults li', 0);
     await sound(page, 'fleet');
     assert.match(await page.locator('#fleet-nodes tbody').innerText(), /its own/);
-    assert.ok(!/false/.test(await page.locator('#view-fleet').innerText()), 'no word of a config file stands for what it means');
+    assert.ok(!/false/.test(await page.locator('#view-fleet').innerText()), 'no boolean of the config is shown verbatim');
     await keepsFocus(page, page.getByRole('region', { name: 'Nodes of the fleet' }), ['fleet']);
     await copies(page, page.locator('#view-fleet'), 'Copy mcpproxy activity verify --store URL', 'mcpproxy activity verify --store URL');
 
-    step('nodes are sorted, searched, pinged, and lead to their records');
+    step('nodes are sorted, searched and pinged, and link to their records');
     const names = () => page.locator('#fleet-nodes tbody th bdi').allInnerTexts();
     await page.locator('#fleet-nodes thead').getByRole('button', { name: 'In the store' }).click();
     await until(async () => `${await names()}` === 'page,other', names);
@@ -51,7 +51,7 @@ export async function look({ page }) {
     await page.locator('#record dd', { hasText: /^other other records/ }).waitFor();
     await sound(page, 'activity-node');
 
-    step('a node that was killed is found gone');
+    step('a killed node is reported as silent');
     other.kill('SIGKILL');
     await until(async () => {
       await visit(page, 'now');
@@ -60,7 +60,7 @@ export async function look({ page }) {
     }, () => page.locator('#view-fleet').innerText());
     await sound(page, 'fleet-gone');
 
-    step('what only a dead node has is told as missing');
+    step('records that only a dead node has are reported as missing');
     await go(page, '#activity');
     await page.locator('#lacking').getByText('Records of other are incomplete').waitFor();
   } finally {

@@ -1,5 +1,4 @@
-// Login and logout: the address printed at a terminal, which works once; the key entered by hand; and the end of the
-// session.
+// Login and logout: the one-time URL that the CLI prints, the API key, and the end of the session.
 
 import assert from 'node:assert/strict';
 
@@ -7,7 +6,7 @@ import { copies, sound, step, until, visit } from '../checks.mjs';
 import { KEY, address, base } from '../proxy.mjs';
 
 export async function look({ page, browser, wrong }) {
-  step('without a session the page asks how to log in, and a wrong key is refused');
+  step('the page without a session shows the login form, and a wrong key is rejected');
   await page.goto(`${base}/`);
   assert.equal(page.url(), `${base}/ui/`);
   await page.getByLabel('API key').waitFor();
@@ -18,26 +17,26 @@ export async function look({ page, browser, wrong }) {
   await page.getByText('Wrong API key.').waitFor();
   wrong.expected(/401/);
 
-  step('the address of a terminal opens it once, and leaves nothing in the address');
+  step('the login URL opens a session that scripts cannot read, and its code is removed from the URL');
   const once = await address();
   await page.goto(once);
   await page.locator('#view-now').waitFor();
   assert.ok(!page.url().includes('code'), page.url());
   const kept = await page.evaluate(() => [document.cookie, sessionStorage.length, localStorage.length]);
-  assert.deepEqual(kept, ['', 0, 0], 'no script can read the session');
+  assert.deepEqual(kept, ['', 0, 0], 'scripts cannot read the session');
   const [cookie] = await browser.cookies();
   assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.path], [true, 'Strict', '/']);
   await page.reload();
   await page.locator('#view-now').waitFor();
 
-  step('the first stop of the tab key leads past the views');
+  step('the first tab stop skips the navigation');
   await page.keyboard.press('Tab');
   assert.equal(await page.evaluate(() => document.activeElement.id), 'skip');
-  assert.ok((await page.locator('#skip').boundingBox()).x >= 0, 'it is seen while it has the focus');
+  assert.ok((await page.locator('#skip').boundingBox()).x >= 0, 'the skip button is visible while it has the focus');
   await page.keyboard.press('Enter');
   assert.equal(await page.evaluate(() => document.activeElement.id), 'main');
 
-  step('the same address opens no other browser');
+  step('a login URL works only once');
   await page.getByRole('button', { name: 'Lock' }).click();
   await page.getByLabel('API key').waitFor();
   await until(async () => (await browser.cookies()).length === 0, async () => JSON.stringify(await browser.cookies()));
@@ -46,7 +45,7 @@ export async function look({ page, browser, wrong }) {
   await page.getByText('was used already or has expired').waitFor();
   wrong.expected(/401/);
 
-  step('what was asked before the page was locked is not shown after it');
+  step('responses that arrive after the page is locked are not shown');
   await page.getByLabel('API key').fill(KEY);
   await page.keyboard.press('Enter');
   await page.locator('#now-tiles .tile').first().waitFor();
@@ -59,7 +58,7 @@ export async function look({ page, browser, wrong }) {
   await visit(page, 'tools');
   await visit(page, 'policy');
   await visit(page, 'now');
-  await until(() => held.length >= 5, () => `${held.length} are held`);
+  await until(() => held.length >= 5, () => `${held.length} responses are held`);
   await page.getByRole('button', { name: 'Lock' }).click();
   await page.getByLabel('API key').waitFor();
   await page.getByLabel('API key').fill('being typed');
@@ -67,22 +66,22 @@ export async function look({ page, browser, wrong }) {
   let came = 0;
   page.on('requestfinished', (request) => { came += /api\/v1\/(status|servers|tools|activity\/summary)/.test(request.url()); });
   held.forEach((done) => done());
-  await until(() => came >= late, () => `${came} of ${late} came`);
+  await until(() => came >= late, () => `${came} of ${late} responses arrived`);
   await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
   await page.unroute(/api\/v1\/(status|servers|tools|activity\/summary)/);
   const places = ['#now-tiles', '#now-about', '#faults', '#servers', '#server', '#tools tbody', '#tool', '#rules', '#tool-names', '#failures', '#decided', '#principals', '#principal-names', '#fleet-nodes'];
   const left = await page.evaluate((all) => all.filter((place) => document.querySelector(place).childElementCount), places);
-  assert.deepEqual(left, [], 'nothing is shown, nor kept');
+  assert.deepEqual(left, [], 'no data is shown or kept');
   assert.equal(await page.getByLabel('API key').inputValue(), 'being typed');
   assert.equal(await page.locator('#key-error').innerText(), '');
 
-  step('the key by hand is exchanged for a session');
+  step('the API key is exchanged for a session');
   await page.getByLabel('API key').fill(KEY);
   await page.keyboard.press('Enter');
   await page.locator('#view-now').waitFor();
   assert.deepEqual(await page.evaluate(() => [document.cookie, sessionStorage.length]), ['', 0]);
 
-  step('the colors are chosen, stay chosen, and are those of the system again');
+  step('the color scheme is selected, survives a reload, and follows the system again');
   const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const colors = page.getByLabel('Colors');
   const light = await back();
@@ -94,15 +93,15 @@ export async function look({ page, browser, wrong }) {
   assert.deepEqual([await back(), await colors.inputValue()], [dark, 'dark']);
   await page.emulateMedia({ colorScheme: 'dark' });
   await colors.selectOption('light');
-  assert.equal(await back(), light, 'light beside a dark system');
+  assert.equal(await back(), light, 'light scheme on a dark system');
   await colors.selectOption('');
   assert.equal(await back(), dark);
   await page.emulateMedia({ colorScheme: 'light' });
-  assert.deepEqual([await back(), await page.evaluate(() => localStorage.length)], [light, 0], 'nothing is kept of it');
+  assert.deepEqual([await back(), await page.evaluate(() => localStorage.length)], [light, 0], 'the local storage has no color scheme');
 }
 
 export async function leave({ page, browser, wrong }) {
-  step('a session that is over asks for another, and locking shows nothing any more');
+  step('an ended session requires a login, and a locked page keeps no data');
   const other = await browser.newPage();
   await other.goto(`${base}/ui/#activity`);
   await other.locator('#rows li').first().waitFor();
@@ -120,7 +119,7 @@ export async function leave({ page, browser, wrong }) {
   await other.getByLabel('API key').waitFor();
   assert.equal(await other.locator('#rows li').count(), 0);
   const typed = await other.evaluate(() => [...document.querySelectorAll('#open input, #open textarea')].filter((it) => it.value !== it.defaultValue).map((it) => it.name));
-  assert.deepEqual(typed, [], 'nothing that was typed is kept');
+  assert.deepEqual(typed, [], 'no input is kept');
   assert.equal(await other.locator('datalist option').count(), 0);
   await other.close();
   await page.bringToFront();

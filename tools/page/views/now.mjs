@@ -1,4 +1,4 @@
-// The overview: faults, tiles, and plots that can be zoomed and that link to records.
+// Overview: faults, tiles, and plots with zoom and links to records.
 
 import assert from 'node:assert/strict';
 
@@ -6,12 +6,12 @@ import { DESK, PHONE, count, drawn, go, keepsFocus, refresh, sound, step, until,
 import { base, call, configure, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
-const STEPS = 13; // of the last hour
+const STEPS = 13; // time steps of the last hour
 
 export async function look({ page }) {
   const place = () => new URLSearchParams(new URL(page.url()).hash.split('?')[1]);
   const table = page.locator('#plot-table');
-  /** Follows a link of this view to records that all match, and returns. */
+  /** Follows a link to the activity view, checks that all records match, and returns. */
   const leads = async (it, address, fits = /./) => {
     await it.click();
     await page.locator('#rows li').first().waitFor();
@@ -25,7 +25,7 @@ export async function look({ page }) {
   const tile = (name) => page.locator('#now-tiles .tile', { has: page.locator('.name', { hasText: new RegExp(`^${name}$`) }) });
   const value = (name) => tile(name).locator('b').innerText();
 
-  step('the address of the page alone shows the overview, its selects work, and its period fits the data');
+  step('the URL without a fragment opens the overview, its period fits the data, and its selects work');
   await page.goto(`${base}/ui/`);
   await count(page, '#outcomes g', STEPS);
   assert.equal(await period.inputValue(), '1h', 'all calls were made in the last hour');
@@ -46,7 +46,7 @@ export async function look({ page }) {
   await page.locator('#view-now').getByRole('link', { name: LONG_NAME }).waitFor();
   await sound(page, 'now');
 
-  step('what is wrong is said, and leads to the place where it is shown');
+  step('faults are listed and link to their details');
   await page.locator('#faults').getByRole('link', { name: 'absent' }).click();
   await page.locator('#server').getByText(/no-such-program/).first().waitFor();
   await page.goBack();
@@ -59,7 +59,7 @@ export async function look({ page }) {
   await rest('POST', 'config/reload');
   await page.goBack();
 
-  step('counts are of what they say, and lead to their records');
+  step('tiles show correct counts and link to their records');
   for (let at = 0; at < 5; at += 1) await call('read', 'stub:error', {}, 'to be seen in the rate');
   await refresh(page, 'status', 'activity/summary');
   const { data: summary } = await rest('GET', 'activity/summary?period=1h');
@@ -81,11 +81,11 @@ export async function look({ page }) {
   assert.match(await page.locator('#filters [name=min_duration_ms]').inputValue(), /^\d+$/);
   for (const it of await page.locator('#now-tiles .tile').all()) {
     const [high, wide, line] = await it.locator('b').evaluate((one) => [one.offsetHeight / Number.parseFloat(getComputedStyle(one).lineHeight), one.scrollWidth - one.clientWidth, getComputedStyle(one).textDecorationLine + getComputedStyle(one.parentElement).textDecorationLine]);
-    assert.ok(high < 1.5 && wide <= 0, `a number and its unit stand in one line: ${high}, ${wide}`);
+    assert.ok(high < 1.5 && wide <= 0, `a number and its unit are on one line: ${high}, ${wide}`);
     assert.equal(line, 'nonenone', 'no number is underlined');
   }
 
-  step('the latest failures are listed, and lead to their records');
+  step('the latest failures are listed and link to their records');
   const failures = page.locator('#failures');
   await until(async () => (await failures.locator('li').allInnerTexts()).length === 5 && /to be seen in the rate/.test(await failures.innerText()), () => failures.innerText());
   await leads(failures.getByRole('link', { name: 'All errors and refusals' }), /type=tool_call&status=error%2Cblocked%2Crejected&from=/, /error|blocked|rejected/);
@@ -93,7 +93,7 @@ export async function look({ page }) {
   await page.locator('#record').getByText('Verdict').waitFor();
   await page.goBack();
 
-  step('on a phone it takes at most three screens, whatever there is');
+  step('the overview takes at most three screens on a phone, even with long lists');
   const many = Array.from({ length: 10 }, (_, at) => ({ name: `server-${at}:tool`, count: 10 - at }));
   await page.route(/activity\/summary/, async (route) => {
     const response = await route.fetch();
@@ -115,15 +115,15 @@ export async function look({ page }) {
   for (const path of [/activity\/summary/, /api\/v1\/status/]) await page.unroute(path);
   await refresh(page, 'status', 'activity/summary');
 
-  step('outcomes and latencies over time, by status and intent');
+  step('plots and their table show outcomes by status and intent, and latencies');
   for (const status of ['error', 'blocked', 'rejected']) {
     await page.locator(`#outcomes rect.bar.${status}`).first().waitFor({ state: 'attached' });
   }
   await page.locator('#latencies .p99').first().waitFor({ state: 'attached' });
   for (const name of ['p50', 'p99']) {
-    // In one step, because the view is drawn again now and then.
+    // One evaluation, because the view is redrawn periodically.
     const colours = await page.evaluate((kind) => ['#curves', '#latencies'].map((it) => getComputedStyle(document.querySelector(`${it} ${kind}`)).color), `.${name}`);
-    assert.equal(colours[0], colours[1], `the legend says which curve ${name} is`);
+    assert.equal(colours[0], colours[1], `the legend has the color of the curve ${name}`);
   }
   await page.getByRole('figure', { name: 'Call durations' }).waitFor();
   await period.selectOption('1h');
@@ -139,7 +139,7 @@ export async function look({ page }) {
   await leads(page.locator('#view-now .tops').first().getByRole('link', { name: 'stub' }), /type=tool_call&server=stub$/, /stub:/);
   await leads(page.locator('#view-now .tops').last().getByRole('link', { name: LONG_NAME }), /server=chatty&tool=read_a_name/, /a_name_that_is_rather_long/);
 
-  step('the focus stays where it is while the page looks again');
+  step('a refresh keeps the focus');
   const asks = ['status', 'activity/summary'];
   const another = () => call('read', 'stub:error', {}, 'changes what is counted');
   for (const it of [
@@ -147,9 +147,9 @@ export async function look({ page }) {
     page.getByRole('button', { name: 'Zoom in' }), table.getByRole('link').first(), page.locator('#view-now .tops').first().getByRole('link').first(),
   ]) await keepsFocus(page, it, asks, another);
   const failed = (await rest('GET', 'activity/summary?period=1h')).data.error_count;
-  await until(async () => await value('Errors') === String(failed), () => tile('Errors').innerText()); // the focused tile, too
+  await until(async () => await value('Errors') === String(failed), () => tile('Errors').innerText()); // the focused tile is updated, too
 
-  step('a plot is zoomed by dragging, and the zoom stands in the address');
+  step('dragging zooms a plot, and the zoom is in the URL');
   for (const name of ['outcomes', 'latencies']) {
     const plot = page.locator(`#${name}`);
     await plot.evaluate((it) => it.scrollIntoView({ block: 'center' }));
@@ -160,7 +160,7 @@ export async function look({ page }) {
     await page.mouse.up();
     await until(async () => await page.locator(`#${name} g`).count() < STEPS, () => page.url());
     assert.match(page.url(), /from=.*to=/);
-    assert.equal(await page.locator('#outcomes g').count(), await page.locator('#latencies g').count(), 'both plots show the same time');
+    assert.equal(await page.locator('#outcomes g').count(), await page.locator('#latencies g').count(), 'both plots show the same time range');
     await page.reload();
     await until(async () => {
       const steps = await page.locator('#outcomes g').count();
@@ -171,14 +171,14 @@ export async function look({ page }) {
     assert.ok(!place().has('from'), page.url());
   }
 
-  step('buttons zoom and move, and keep the focus');
+  step('buttons zoom and pan the plots and keep the focus');
   const press = async (name) => {
     const before = [place().get('from'), place().get('to')].map(Date.parse);
     const pressed = page.getByRole('button', { name, exact: true });
     await pressed.focus();
     const [came] = await Promise.all([page.waitForResponse(/activity\/summary\?/), page.keyboard.press('Enter')]);
     await came.finished();
-    await drawn(page); // the next click is about the data drawn at that time
+    await drawn(page); // the next click applies to the rendered data
     await until(async () => `${before}` !== `${[place().get('from'), place().get('to')].map(Date.parse)}`, () => `${name}: ${page.url()}`);
     assert.ok(await pressed.evaluate((it) => it === document.activeElement), `${name} keeps the focus`);
     const after = [place().get('from'), place().get('to')].map(Date.parse);
@@ -199,7 +199,7 @@ export async function look({ page }) {
   await press('All of the period');
   await count(page, '#outcomes g', STEPS);
 
-  step('a zoom into a long period has finer steps');
+  step('a zoom into a long period has smaller time steps');
   const now = Date.now();
   for (const [hours, steps] of [[1, 12], [4, 8]]) {
     const [from, to] = [hours, 0].map((back) => new Date(Math.floor(now / 1_800_000) * 1_800_000 - back * 3_600_000).toISOString());
@@ -209,7 +209,7 @@ export async function look({ page }) {
   await go(page, '#now?period=1h');
   await count(page, '#outcomes g', STEPS);
 
-  step('a step says its numbers under the pointer, and a click on it shows its records');
+  step('a time step shows its values on hover, and a click opens its records');
   for (const name of ['outcomes', 'latencies']) {
     const plot = page.locator(`#${name}`);
     await plot.evaluate((it) => it.scrollIntoView({ block: 'center' }));

@@ -1,4 +1,4 @@
-// The rules, and their decision about a call.
+// Policy view: rules in force, explanation of a call, and replay of the log.
 
 import assert from 'node:assert/strict';
 
@@ -7,7 +7,7 @@ import { count, go, sound, step, until, visit } from '../checks.mjs';
 const DAY_MS = 86_400_000;
 
 export async function look({ page, wrong }) {
-  step('the rules in force, and their text');
+  step('the rules in force are shown with their text');
   await visit(page, 'policy');
   const rule = page.locator('#rules > li', { hasText: 'ci-reads-no-records' });
   await rule.waitFor();
@@ -19,7 +19,7 @@ export async function look({ page, wrong }) {
   await until(async () => await page.locator('#filters [name=q]').inputValue() === 'ci-reads-no-records', () => page.url());
   await page.goBack();
 
-  step('many rules are searched');
+  step('a long list of rules has a search field');
   await page.route('**/api/v1/policy', async (route) => {
     const response = await route.fetch();
     const { data, ...rest } = await response.json();
@@ -37,13 +37,13 @@ export async function look({ page, wrong }) {
   await page.reload();
   await count(page, '#rules > li', 3);
 
-  step('the parts of the view are a link away');
+  step('links focus the sections of the view');
   for (const [words, place] of [['Replay the log', 'policy-replay'], ['Explain a call', 'policy-explain']]) {
     await page.getByRole('link', { name: words }).click();
     await until(() => page.evaluate((id) => document.activeElement.id === id, place), () => page.url());
   }
 
-  step('a call is explained, and nothing is called');
+  step('the decision about a call is explained');
   await page.locator('#principal-names option[value=admin]').waitFor({ state: 'attached' });
   await page.locator('#explain-form [name=principal]').fill('token:ci');
   await page.locator('#explain-form [name=tool]').fill('stub:records');
@@ -55,7 +55,7 @@ export async function look({ page, wrong }) {
   await page.locator('#explain-form [name=principal]').press('Enter');
   await page.getByText('The rules allow it').waitFor();
 
-  step('what is known of a caller and a call is put to the rules');
+  step('groups, operation, sensitivity and arguments are passed to the rules');
   const field = (name) => page.locator('#explain-form label', { hasText: new RegExp(`^${name}\\b`) }).locator('input, select, textarea');
   await field('Groups').fill('interns, night shift');
   await field('Sensitivity').selectOption('private');
@@ -73,7 +73,7 @@ export async function look({ page, wrong }) {
   await field('Sensitivity').selectOption('');
   await field('Operation').selectOption('');
 
-  step('what cannot be explained says why');
+  step('invalid arguments and unknown tools are reported');
   await page.locator('#explain-form [name=args]').fill('{');
   await page.getByRole('button', { name: 'Explain' }).click();
   await page.getByText('The arguments are not JSON').waitFor();
@@ -83,26 +83,26 @@ export async function look({ page, wrong }) {
   await page.getByText("Tool 'stub:nothing' not found").waitFor();
   wrong.expected(/404/);
 
-  step('other rules are put to the calls in the log, and nothing changes');
+  step('proposed rules are replayed on the calls in the log');
   await page.getByRole('button', { name: 'Insert the rules in force' }).click();
   assert.match(await page.locator('#replay-form [name=rules]').inputValue(), /ci-reads-no-records[\s\S]*nobody-reads-etc/);
   await page.locator('#replay-form [name=rules]').fill('@id("nobody-reads") forbid(principal, action == Action::"read", resource);');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
-  await until(() => page.evaluate(() => document.activeElement.id === 'replayed' && document.activeElement.getBoundingClientRect().top < innerHeight), () => 'the result is in sight, and has the focus');
+  await until(() => page.evaluate(() => document.activeElement.id === 'replayed' && document.activeElement.getBoundingClientRect().top < innerHeight), () => 'the result is not visible or does not have the focus');
   await sound(page, 'policy-replay');
   await page.locator('#replay-rows tbody .num a').first().click();
   await until(() => /#activity\?type=tool_call&server=\w+&tool=\w+&principal=/.test(page.url()), () => page.url());
   await page.locator('#rows li').first().waitFor();
   await go(page, '#policy');
 
-  step('calls that are refused because a rule cannot be evaluated are counted, with the reason');
+  step('refusals due to evaluation errors are counted with the reason');
   await page.locator('#replay-form [name=rules]').fill('@id("errs") forbid(principal, action == Action::"read", resource == Tool::"stub:records") when { context.args has size && context.args.size * 9223372036854775807 > 0 };');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.locator('#replayed', { hasText: 'of the newly refused because a rule cannot be evaluated:' }).getByText(/^rule 'errs': .*\(\d+\)$/).waitFor();
 
-  step('how far back calls are replayed is chosen');
+  step('the period of a replay is selected');
   for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {
     await page.locator('#replay-form label', { hasText: /^Period/ }).getByRole('combobox').selectOption(words);
     const [asking] = await Promise.all([page.waitForRequest('**/api/v1/policy/replay'), page.getByRole('button', { name: 'Replay' }).click()]);
@@ -112,7 +112,7 @@ export async function look({ page, wrong }) {
     await page.getByRole('button', { name: 'Stop' }).waitFor({ state: 'hidden' });
   }
 
-  step('a replay that has more to read is stopped');
+  step('a running replay is stopped, and invalid rules are reported');
   const asked = [];
   let first;
   let release;
@@ -124,7 +124,7 @@ export async function look({ page, wrong }) {
       await route.fulfill({ json: { ...first, data: { ...first.data, total: { ...first.data.total, newly_refused: 4711 } } } });
       return;
     }
-    // The log of this test has only one page; the first answer states that there is another.
+    // The log of this test has only one page; the first response claims that there is another.
     const response = await route.fetch();
     first = await response.json();
     await route.fulfill({ response, json: { ...first, data: { ...first.data, next_cursor: 'more' } } });
@@ -138,16 +138,16 @@ export async function look({ page, wrong }) {
   const late = page.waitForResponse('**/api/v1/policy/replay');
   release();
   await (await late).finished();
-  await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); })); // after the time at which it would be drawn
+  await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); })); // time for the page to render the response
   await page.unroute('**/api/v1/policy/replay');
-  assert.deepEqual(asked, [undefined, 'more'], 'nothing more is asked for');
-  assert.equal(await page.locator('#replayed').innerText(), stopped, 'what was found until then stays');
+  assert.deepEqual(asked, [undefined, 'more'], 'no further page is requested');
+  assert.equal(await page.locator('#replayed').innerText(), stopped, 'the partial result stays');
   await page.locator('#replay-form [name=rules]').fill('forbid(');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.locator('#replayed .wrong', { hasText: 'rules:1' }).waitFor();
   wrong.expected(/400/);
 
-  step('what was decided is a click away');
+  step('the view links to the decisions in the log');
   await page.getByRole('link', { name: 'What was decided' }).click();
   await until(async () => {
     const rows = await page.locator('#rows li').allInnerTexts();

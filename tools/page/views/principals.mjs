@@ -1,5 +1,5 @@
-// The principals: the list of all that have called, and for one principal its calls, its standing approvals, its
-// records; and tokens, which are created, renewed and revoked here.
+// Principals view: the list, the details of a principal (calls, standing approvals, records), and the creation, renewal
+// and revocation of tokens.
 
 import assert from 'node:assert/strict';
 
@@ -11,7 +11,7 @@ export async function look({ page, wrong }) {
   const one = page.locator('#principal');
   const open = (name) => go(page, `#principals?name=${encodeURIComponent(name)}`);
 
-  step('who has called is listed, with how it went');
+  step('principals are listed with their calls and outcomes');
   const { data: { name: token, token: secret } } = await rest('POST', 'tokens', { name: 'helper', servers: ['stub'], operations: ['read'] });
   const { status } = await fetch(`${base}/api/v1/tools/call`, {
     method: 'POST', headers: { 'X-API-Key': secret, 'Content-Type': 'application/json' },
@@ -32,13 +32,13 @@ export async function look({ page, wrong }) {
   assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Errors', 'Refused', 'Standing'), ['agent token, no expiry', '1', '0', '0', '0']);
   const [spare, used, newest] = await cells('token:spare', 'Kind', 'Calls', 'Last call');
   assert.match(spare, /^agent token, until /);
-  assert.deepEqual([used, newest], ['0', 'none'], 'a token that nobody has used');
+  assert.deepEqual([used, newest], ['0', 'none'], 'the token is unused');
   assert.deepEqual(await cells('anonymous', 'Kind', 'Clients'), ['no credential', 'page-test']);
   await row('admin').locator('polyline').waitFor({ state: 'attached' });
   await sound(page, 'principals');
   await keepsFocus(page, row('admin').getByRole('link').first(), ['activity']);
 
-  step('they are sorted, searched and opened from the keyboard');
+  step('principals are sorted, searched, and opened by keyboard');
   const names = () => page.locator('#principals tbody th').allInnerTexts();
   const calling = page.locator('#principals thead th', { hasText: 'Calls' });
   for (const [direction, at, name] of [['descending', 0, 'admin'], ['ascending', -1, 'admin'], [null, -1, 'token:spare']]) {
@@ -114,7 +114,7 @@ export async function look({ page, wrong }) {
   await until(() => shown.evaluate((it) => it === document.activeElement), () => page.evaluate(() => document.activeElement.outerHTML));
   const second = await shown.innerText();
   assert.deepEqual([second !== first, await use(first), await use(second)], [true, 401, 200]);
-  await shown.evaluate((it) => { it.textContent = `mcpp_${'x'.repeat(43)}`; }); // another one each time
+  await shown.evaluate((it) => { it.textContent = `mcpp_${'x'.repeat(43)}`; }); // the secret differs in each run
   await sound(page, 'principal-secret');
   await one.getByRole('button', { name: 'Revoke token', exact: true }).click();
   await key.fill(KEY);
@@ -124,7 +124,7 @@ export async function look({ page, wrong }) {
   assert.deepEqual([await use(second), await shown.count(), await one.getByRole('button', { name: 'Revoke token', exact: true }).count()], [401, 0, 0]);
   await visit(page, 'principals');
 
-  step('of many calls a part is counted, and more where somebody asks for it');
+  step('the newest calls are counted, and older calls on request');
   let [last, pages] = [undefined, 0];
   await page.route('**/api/v1/activity?type=tool_call*', async (route) => {
     const response = await route.fetch();
@@ -143,7 +143,7 @@ export async function look({ page, wrong }) {
   await refresh(page, 'activity');
   await older.waitFor({ state: 'hidden' });
 
-  step('one of them has its calls by status, which lead to their records, and its latest records');
+  step('a principal shows its latest records and its calls by status, with links to records');
   await row('admin').getByRole('link').first().click();
   await one.getByRole('heading', { name: 'admin', exact: true }).waitFor();
   await one.getByText('The holder of the API key').waitFor();
@@ -172,7 +172,7 @@ export async function look({ page, wrong }) {
   await page.locator('#record').waitFor();
   assert.match(page.url(), /#activity\?principal=admin&record=/);
 
-  step('a period without calls counts none, and stands in the address');
+  step('a period without calls shows zero calls and is in the URL');
   await page.clock.install();
   await open('admin');
   await page.clock.fastForward(40 * 60_000);
@@ -186,13 +186,13 @@ export async function look({ page, wrong }) {
   await page.clock.resume();
   await page.reload();
 
-  step('a record leads to its principal');
+  step('a record links to its principal');
   await go(page, '#activity?principal=token%3Ahelper');
   await page.locator('#rows a').first().click();
   await page.locator('#record dd').getByRole('link', { name: 'token:helper', exact: true }).click();
   await one.getByRole('heading', { name: 'token:helper' }).waitFor();
 
-  step('what a token may be used for is shown, and the rules are asked about it');
+  step('the permissions of a token are shown, with a link to the rules');
   for (const [words, value] of [['servers', 'stub'], ['tools', 'all'], ['operations', 'read'], ['expires', 'never']]) {
     await page.locator(`#principal dd[data-key="${words}"]`, { hasText: new RegExp(`^${value}$`) }).waitFor();
   }
@@ -203,13 +203,13 @@ export async function look({ page, wrong }) {
   assert.equal(read, 401, 'a session of the page has no access to the endpoint that creates tokens');
   wrong.expected(/401/);
 
-  step('what an attacker calls itself stays text, and is in no command');
+  step('a hostile principal name is shown as text and is in no command');
   await open(`token:${HOSTILE}; rm -rf ~`);
   await one.getByText('No principal has such a name.').waitFor();
   assert.equal(await page.locator('#view-principals').locator('img, script').count() + await one.locator('.command').count(), 0);
   assert.ok((await one.innerText()).includes('\\u{202e}'));
 
-  step('a standing approval is ended here');
+  step('a standing approval is revoked');
   await open('anonymous');
   await one.getByText('"require_mcp_auth": true').waitFor();
   await one.getByText('None.', { exact: true }).waitFor();
@@ -218,7 +218,7 @@ export async function look({ page, wrong }) {
   await until(async () => {
     [waiting] = (await rest('GET', 'approvals')).data.approvals;
     return waiting !== undefined;
-  }, () => 'nothing waits');
+  }, () => 'no call waits for approval');
   const { id, call: { digest } } = waiting;
   await rest('POST', `approvals/${id}`, { decision: 'approve', digest, for: '1h' });
   assert.equal(await waits, true);
@@ -226,14 +226,14 @@ export async function look({ page, wrong }) {
   const records = one.locator('.records > li');
   await records.filter({ hasText: 'to be approved for an hour' }).filter({ hasText: 'approved by admin' }).waitFor();
   const approvals = (await records.allInnerTexts()).filter((it) => /\napproval [^]*(waiting|approved)/.test(it));
-  assert.deepEqual(approvals, [], 'a call and its approval are one row');
+  assert.deepEqual(approvals, [], 'a call and its approval share one row');
   const card = one.locator('.standing > li:not([data-moved])', { hasText: 'stub:no_hints' });
   await card.waitFor();
   await keepsFocus(page, card.getByRole('button', { name: 'Revoke' }), ['approvals', 'activity']);
   await sound(page, 'principal-standing');
   await open('admin');
   await one.getByText('None.', { exact: true }).waitFor();
-  assert.equal(await one.locator('.standing > li').count(), 0, 'it is of another principal');
+  assert.equal(await one.locator('.standing > li').count(), 0, 'a standing approval is shown only for its principal');
   await open('anonymous');
   await card.getByRole('button', { name: 'Revoke' }).click();
   await one.getByText('None.', { exact: true }).waitFor();

@@ -1,11 +1,11 @@
-// The servers: listed, searched, opened, restarted, disabled and enabled; logins; and their logs.
+// Servers view: list, search, panel, adding, removal, restart, disabling, login, and log.
 
 import assert from 'node:assert/strict';
 
 import { ZONE, copies, count, decide, go, keepsFocus, refresh, save, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, KEY, call, configure, configured, offers, rest } from '../proxy.mjs';
 
-const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
+const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown at first
 
 export async function look({ page, wrong }) {
   await visit(page, 'servers');
@@ -13,30 +13,30 @@ export async function look({ page, wrong }) {
   const panel = page.locator('#server');
   const search = page.locator('#server-form [name=q]');
   const names = () => page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.dataset.name));
-  /** Opens the panel of a server by a click on its line. */
+  /** Opens the panel of a server by a click on its row. */
   const open = async (name) => {
     await row(name).getByRole('rowheader').getByRole('link').click();
     await panel.getByRole('heading', { name, exact: true }).waitFor();
   };
 
-  step('servers have one line each with state and reason, the failed ones first');
+  step('servers are listed with state and reason, failed servers first');
   await row('stub').locator('.connected').waitFor();
   await row('absent').locator('.failed').waitFor();
   assert.match(await row('absent').innerText(), /no-such-program/);
-  assert.match(await row('locked').innerText(), /needs login run mcpproxy/, 'the reason does not say the state again');
+  assert.match(await row('locked').innerText(), /needs login run mcpproxy/, 'the reason does not repeat the state');
   assert.deepEqual(await names(), ['absent', 'locked', 'chatty', 'notes', 'stub']);
   const heights = await page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight)));
   assert.ok(heights.every((high) => high < 4.5), `a reason has at most three lines: ${heights}`);
-  assert.ok(await row('absent').locator('.cut').evaluate((it) => it.scrollHeight <= it.clientHeight + 1 && it.scrollWidth <= it.clientWidth + 1), 'the reason is whole');
+  assert.ok(await row('absent').locator('.cut').evaluate((it) => it.scrollHeight <= it.clientHeight + 1 && it.scrollWidth <= it.clientWidth + 1), 'the reason is not clipped');
   await page.locator('#view-servers').getByText('3 of 5 connected').waitFor();
   const heads = await page.locator('#servers thead th').allInnerTexts();
   const cell = (name, head) => row(name).locator('th, td').nth(heads.indexOf(head)).innerText();
   const { calls } = (await rest('GET', 'servers')).data.servers.find((it) => it.name === 'stub');
   await until(async () => await cell('stub', 'Refused') === String(calls.blocked + calls.rejected), () => row('stub').innerText());
-  assert.equal(await cell('absent', 'Median'), '–', 'no call took no time');
+  assert.equal(await cell('absent', 'Median'), '–', 'no median is shown without calls');
   await sound(page, 'servers');
 
-  step('a click in a line opens its panel, and the list is sorted by a column');
+  step('a click in a row opens its panel, and a column heading sorts the list');
   await row('chatty').locator('td').nth(4).click();
   await panel.getByRole('heading', { name: 'chatty', exact: true }).waitFor();
   await page.keyboard.press('Escape');
@@ -51,7 +51,7 @@ export async function look({ page, wrong }) {
   await until(async () => (await names())[0] === 'absent', names);
   assert.equal(await calling.getAttribute('aria-sort'), null);
 
-  step('servers are searched, and filtered by state, in the address');
+  step('servers are searched and filtered by state, and the search is in the URL');
   await search.fill('NO-SUCH');
   await until(async () => `${await names()}` === 'absent', names);
   assert.match(page.url(), /#servers\?q=NO-SUCH$/);
@@ -65,7 +65,7 @@ export async function look({ page, wrong }) {
   await until(async () => `${await names()}` === 'chatty,notes,stub', names);
   await page.locator('#server-form [name=state]').selectOption('');
 
-  step('of many servers a part is shown, and what they say stays text');
+  step('a long list is shown in part, and hostile text is shown as text');
   await page.route('**/api/v1/servers', async (route) => {
     const response = await route.fetch();
     const { data } = await response.json();
@@ -80,7 +80,7 @@ export async function look({ page, wrong }) {
   assert.ok((await row(many).innerText()).includes('\\u{202e}'));
   await open(many);
   await panel.getByText('<img src=x onerror=').first().waitFor();
-  await panel.getByRole('link', { name: 'compare and approve them' }).waitFor(); // what a quarantine waits for
+  await panel.getByRole('link', { name: 'compare and approve them' }).waitFor(); // the action for quarantined tools
   assert.equal(await page.locator('#view-servers').locator('img, script').count(), 0);
   await panel.getByRole('button', { name: 'Close' }).click();
   await page.getByRole('button', { name: `Show all ${MANY}` }).click();
@@ -89,7 +89,7 @@ export async function look({ page, wrong }) {
   await page.reload();
   await row('stub').waitFor();
 
-  step('a server is added with the API key, which the form does not keep');
+  step('a server is added with the API key, and a wrong key is cleared');
   const add = page.locator('#server-form').getByRole('button', { name: 'Add a server', exact: true });
   const adding = page.locator('#adding');
   const adder = page.locator('#server-adder');
@@ -144,9 +144,9 @@ export async function look({ page, wrong }) {
   await dialog.waitFor({ state: 'detached' });
   await panel.waitFor({ state: 'hidden' });
   await until(async () => !(await names()).includes('added') && configured().mcpServers.added === undefined, names);
-  assert.ok(await search.evaluate((it) => it === document.activeElement), 'the keyboard goes on from the list');
+  assert.ok(await search.evaluate((it) => it === document.activeElement), 'the search field has the focus');
 
-  step('what is refused is said at its field, and not written; the key is kept for the next attempt');
+  step('an invalid value is reported at its field, and the key is kept for the next attempt');
   await add.click();
   await key.fill(KEY);
   for (const [fields, name, said] of [
@@ -162,7 +162,7 @@ export async function look({ page, wrong }) {
   assert.equal(await key.inputValue(), KEY);
   await sound(page, 'servers-add-refused');
 
-  step('servers of another program are read from its JSON, and chosen');
+  step('selected servers are imported from the JSON of another program');
   await adder.getByText('Import JSON').click();
   await box('Servers').fill('{"mcpServers": {\n // none\n x');
   await adder.getByText(/Invalid JSON: .*line 3 column 2/).waitFor();
@@ -186,7 +186,7 @@ export async function look({ page, wrong }) {
   configure();
   await until(async () => !(await names()).includes('remote'), names);
 
-  step('the list is saved as it is filtered and sorted, without formulas');
+  step('the CSV file has the filters and the order of the list, and formulas are escaped');
   await page.route('**/api/v1/servers', async (route) => {
     const response = await route.fetch();
     const { data } = await response.json();
@@ -201,7 +201,7 @@ export async function look({ page, wrong }) {
   await go(page, '#servers');
   await until(async () => (await names()).length === 5, names);
 
-  step('a name that no server has is said, beside the list');
+  step('unknown names in the URL are reported');
   await go(page, '#servers?name=no%E2%80%AEsuch');
   await page.locator('#failed').getByText("No server named 'no\\u{202e}such'.").waitFor();
   await until(() => /#servers$/.test(page.url()), () => page.url());
@@ -219,7 +219,7 @@ export async function look({ page, wrong }) {
   wrong.expected(/404/);
   await go(page, '#servers');
 
-  step('the open row is changed by buttons and keys, and the list stays sortable beside it');
+  step('buttons and keys change the open row, and the list stays sortable');
   await open('notes');
   for (const [press, name] of [['Next server', 'stub'], ['Previous server', 'notes'], ['k', 'chatty'], ['j', 'notes']]) {
     if (press.length === 1) await page.keyboard.press(press);
@@ -229,12 +229,12 @@ export async function look({ page, wrong }) {
   assert.equal(await page.locator('#servers thead th button').evaluateAll((all) => all.filter((it) => it.offsetParent && getComputedStyle(it, '::after').content === '"↕"').length), 5);
   await page.keyboard.press('Escape');
 
-  step('a line opens a panel with the keyboard, and closes it, where it was');
+  step('Enter opens the panel of a row, and Escape closes it and restores the focus');
   await row('stub').getByRole('rowheader').getByRole('link').focus();
   await page.keyboard.press('Enter');
   await panel.getByRole('heading', { name: 'stub' }).waitFor();
   assert.match(page.url(), /name=stub/);
-  await panel.getByText(/examples\/stub stdio$/).waitFor(); // the way in which it is reached
+  await panel.getByText(/examples\/stub stdio$/).waitFor(); // the command of the server
   await panel.locator('.history li', { hasText: /connected, \d+ tools/ }).first().waitFor();
   await panel.locator('#definitions li', { hasText: 'added' }).first().waitFor();
   await sound(page, 'server');
@@ -246,7 +246,7 @@ export async function look({ page, wrong }) {
   await panel.getByRole('button', { name: 'Close' }).click();
   await panel.waitFor({ state: 'hidden' });
 
-  step('a definition that changes is listed on its server at once');
+  step('a changed tool definition is listed on its server without a reload');
   await open('notes');
   const definitions = panel.locator('#definitions li');
   await definitions.filter({ hasText: 'added add_tool' }).first().waitFor();
@@ -267,7 +267,7 @@ export async function look({ page, wrong }) {
   await panel.getByRole('button', { name: 'Close' }).click();
   await panel.waitFor({ state: 'hidden' });
 
-  step('the calls of the last ten minutes are a line from the first look on, in which their time has its place');
+  step('the sparkline shows the calls of the last ten minutes on a time axis after a reload');
   await page.reload();
   await row('stub').locator('polyline').waitFor({ state: 'attached' });
   const places = (await row('stub').locator('polyline').getAttribute('points')).split(' ').map((it) => it.split(',').map(Number));
@@ -275,7 +275,7 @@ export async function look({ page, wrong }) {
   assert.ok(places.every(([x], at) => at === 0 || x >= places[at - 1][0]), `${places}`);
   assert.ok(places.some(([, y]) => y < 2) && places.slice(0, 5).every(([, y]) => y > 20), `no calls before the proxy was started: ${places}`);
 
-  step('calls of the last minutes are a line');
+  step('a sparkline is drawn for new calls');
   await page.clock.install();
   await page.reload();
   await row('stub').waitFor();
@@ -287,14 +287,14 @@ export async function look({ page, wrong }) {
   await row('stub').locator('polyline').waitFor({ state: 'attached' });
   await page.clock.resume();
 
-  step('a server is disabled in the file with a second word, and enabled again');
+  step('disabling a server requires a confirmation');
   await open('notes');
   const notes = panel;
   await notes.getByRole('button', { name: 'Disable' }).click();
   assert.match(await decide(page, false), /Disable notes/);
-  assert.equal(await panel.isVisible(), true, 'Escape closes the dialog only');
+  assert.equal(await panel.isVisible(), true, 'Escape closes only the dialog');
   assert.equal(configured().mcpServers.notes.enabled, undefined);
-  step('a question is cancelled by another address');
+  step('navigation closes the confirmation, and a server is disabled in the config file and enabled again');
   await notes.getByRole('button', { name: 'Disable' }).click();
   await page.goBack();
   await page.getByRole('dialog').waitFor({ state: 'detached' });
@@ -308,28 +308,28 @@ export async function look({ page, wrong }) {
   await notes.locator('.connected').waitFor();
   assert.notEqual(configured().mcpServers.notes.enabled, false);
 
-  step('the focus stays where it is while counts change');
+  step('changed counts keep the focus');
   const counts = () => call('read', 'stub:echo', {}, 'changes the counts');
   await keepsFocus(page, row('stub').getByRole('rowheader').getByRole('link'), ['servers'], counts);
   await open('stub');
   await keepsFocus(page, panel.locator('dd').getByRole('link').first(), ['servers'], counts);
   await open('notes');
 
-  step('what went wrong with an action is said until it was read, or something else is done');
+  step('the error of an action stays until it is dismissed');
   await page.route('**/api/v1/servers/notes/restart', (route) => route.fulfill({ status: 500, json: { success: false, error: 'it cannot be restarted now' } }), { times: 2 });
   const failed = page.locator('#failed');
   await notes.getByRole('button', { name: 'Restart' }).click();
   await failed.getByText('it cannot be restarted now').waitFor();
   for (let round = 0; round < 2; round += 1) await refresh(page, 'servers', 'approvals');
   await sound(page, 'failed-action');
-  assert.ok(await failed.isVisible(), 'that something else works is no reason to say nothing');
+  assert.ok(await failed.isVisible(), 'a successful refresh does not hide the error');
   await failed.getByRole('button', { name: 'Dismiss' }).click();
   await failed.waitFor({ state: 'hidden' });
   await notes.getByRole('button', { name: 'Restart' }).click();
   await failed.getByText('it cannot be restarted now').waitFor();
   wrong.expected(/500/);
 
-  step('a server is restarted, and its log followed');
+  step('a server is restarted, and its log is followed');
   const since = () => notes.locator('dl time').first().getAttribute('datetime');
   const before = await since();
   await notes.getByRole('button', { name: 'Restart' }).click();
@@ -345,10 +345,10 @@ export async function look({ page, wrong }) {
   await until(async () => /asked: a line that follows\\u\{202e\}$/.test(await said.innerText()), () => said.innerText());
   const { lines } = (await rest('GET', 'servers/chatty/logs?limit=200')).data;
   const local = new Intl.DateTimeFormat('sv', { timeZone: ZONE, timeStyle: 'medium' });
-  assert.equal((await said.innerText()).split('\n').at(-1).slice(0, 8), local.format(new Date(lines.at(-1).time)), 'in the time zone of the rest of the page');
+  assert.equal((await said.innerText()).split('\n').at(-1).slice(0, 8), local.format(new Date(lines.at(-1).time)), 'the log has the time zone of the page');
   await sound(page, 'server-log');
 
-  step('a login is begun here, and done where it leads');
+  step('a login starts in the panel and completes in another tab');
   await open('locked');
   const locked = panel;
   assert.match(await locked.innerText(), /needs login/);
@@ -364,7 +364,7 @@ export async function look({ page, wrong }) {
   await until(async () => await locked.getByRole('button', { name: 'Log in' }).count() === 0, () => locked.innerText());
   assert.equal(await call('read', 'locked:who_am_i', {}, 'to see whether the login counts'), 200);
 
-  step('its counts lead to records and tools');
+  step('the counts of a server link to records and tools');
   await open('stub');
   await panel.locator('dd').getByRole('link').first().click();
   await page.locator('#tools tbody tr').first().waitFor();

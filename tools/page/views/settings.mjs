@@ -1,4 +1,4 @@
-// The config: shown without secrets, compared with its file, reloaded, rejected, and changed on the page; and the log.
+// Settings view: config in force, comparison with the file, reload, rejection, changes, and verification of the log.
 
 import assert from 'node:assert/strict';
 
@@ -13,7 +13,7 @@ export async function look({ page, wrong }) {
   await standing.getByText('output_validation').waitFor();
   const text = await standing.innerText();
   assert.ok(!text.includes(KEY) && text.includes('(not shown)'), text);
-  assert.match(text, /"command": ".*\/examples\/stub"[\s\S]*"args": \[\s*"stdio"\s*\]/, 'how a server is reached is no secret');
+  assert.match(text, /"command": ".*\/examples\/stub"[\s\S]*"args": \[\s*"stdio"\s*\]/, 'the command of a server is not redacted');
   assert.match(text, /"url": "http:\/\/127\.0\.0\.1:\d+\/mcp"/);
   await page.getByRole('button', { name: 'Compare with the file' }).click();
   await page.getByText('The file matches the config in force.').waitFor();
@@ -22,7 +22,7 @@ export async function look({ page, wrong }) {
   await page.locator('#view-settings dt', { hasText: 'size of the records' }).waitFor();
   await sound(page, 'settings');
 
-  step('a file that counts from the next start on is compared with what is in force');
+  step('the comparison shows changes that take effect at the next start');
   configure({ activity: { retention_days: 7, durability: 'before_reply' } });
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /activity/.test(await page.locator('#view-settings').innerText()), () => page.locator('#view-settings').innerText());
@@ -30,7 +30,7 @@ export async function look({ page, wrong }) {
   await page.getByText('Takes effect at the next start').first().waitFor();
   await copies(page, standing, 'Copy config', /"output_validation"/);
 
-  step('a file that cannot be used is told here and in the overview, and mended');
+  step('an invalid file is reported in the settings and the overview, and a valid file is reloaded');
   configure('{ "tools_limit": 0 }');
   await page.getByRole('button', { name: 'Reload' }).click();
   await page.locator('#difference').getByText('tools_limit').first().waitFor();
@@ -38,7 +38,7 @@ export async function look({ page, wrong }) {
   await page.getByText('the previous config stays in force').first().waitFor();
   await page.getByRole('button', { name: 'Compare with the file' }).click();
   await page.getByText('The file is invalid:').waitFor();
-  assert.equal(await page.locator('[data-faults=config]').getByText('tools_limit').count(), 0, 'the file is told of in one place');
+  assert.equal(await page.locator('[data-faults=config]').getByText('tools_limit').count(), 0, 'the fault is shown in one place');
   await sound(page, 'settings-rejected');
   await visit(page, 'now');
   await page.locator('#faults').getByText('tools_limit').waitFor();
@@ -47,7 +47,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /"tools_limit": 9/.test(await standing.innerText()), () => standing.innerText());
 
-  step('settings are changed here: what that does is shown first, and comments and secrets stay');
+  step('changes as JSON are validated and previewed before they are written, without secrets');
   configure(`// ours\n${JSON.stringify({ ...configured(), tools_limit: 9 }, null, 2)}`);
   const edit = async () => {
     await page.getByRole('button', { name: 'Change settings' }).click();
@@ -79,15 +79,15 @@ export async function look({ page, wrong }) {
   await proposed.getByText('Takes effect at the next start').waitFor();
   assert.match(await proposed.innerText(), /tools_limit[\s\S]*- 9[\s\S]*\+ 8[\s\S]*logging\.format/);
   const apart = await page.evaluate(() => document.querySelector('#difference + .card').getBoundingClientRect().top - document.querySelector('#difference').getBoundingClientRect().bottom);
-  assert.ok(apart > 4, `the editor stands apart from the answer before it: ${apart}`);
+  assert.ok(apart > 4, `the editor has a gap to the result above it: ${apart}`);
   await page.setViewportSize(PHONE);
   const high = await page.locator('#view-settings .trial > .answer').evaluate((it) => it.offsetHeight);
-  assert.ok(high < 60, `the buttons are one line on a phone: ${high}`);
+  assert.ok(high < 60, `the buttons are on one line on a phone: ${high}`);
   await page.setViewportSize(DESK);
   await sound(page, 'settings-change');
   assert.equal(configured().tools_limit, 9, 'nothing is written yet');
 
-  step('somebody else wrote the file meanwhile: theirs is not written over');
+  step('a concurrent change of the file is not overwritten, and comments and secrets are kept');
   configure(`// theirs\n${JSON.stringify({ ...configured(), tools_limit: 7 }, null, 2)}`);
   await page.getByRole('button', { name: 'Write and apply' }).click();
   await proposed.getByText('The file has changed since it was read').waitFor();
@@ -102,14 +102,14 @@ export async function look({ page, wrong }) {
   await show.click();
   await page.getByRole('button', { name: 'Write and apply' }).click();
   await field.waitFor({ state: 'hidden' });
-  // The config in force may still be the earlier one, and is then shown as such.
+  // The previous config may still be in force and shown for a moment.
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
   await page.locator('#difference').getByText('The config is in force.').waitFor();
   assert.equal(configured().tools_limit, 8);
   assert.equal(configured().api_key, KEY);
   assert.match(written(), /^\/\/ theirs\n/);
 
-  step('a form made from the schema changes what can be changed, of the proxy and of a server');
+  step('a form generated from the schema changes settings of the proxy and of a server');
   await page.getByRole('button', { name: 'Change settings' }).click();
   const form = page.locator('#settings-form');
   const setting = (name) => form.getByLabel(name, { exact: true });
@@ -124,8 +124,8 @@ export async function look({ page, wrong }) {
   await show.click();
   await proposed.getByText('must be 1 to 100, is 500').waitFor();
   wrong.expected(/422/);
-  assert.ok(await setting('tools_limit').evaluate((it) => it === document.activeElement && it.closest('.setting').innerText.includes('must be 1 to 100')), 'the problem is shown at its field');
-  assert.ok(!/line \d/.test(await proposed.innerText()), 'what is not written has no lines');
+  assert.ok(await setting('tools_limit').evaluate((it) => it === document.activeElement && it.closest('.setting').innerText.includes('must be 1 to 100')), 'the error is shown at its field');
+  assert.ok(!/line \d/.test(await proposed.innerText()), 'the error has no line number');
   await setting('tools_limit').fill('12');
   assert.equal(await setting('tools_limit').getAttribute('aria-invalid'), null);
   const find = form.getByLabel('Find');
@@ -144,7 +144,7 @@ export async function look({ page, wrong }) {
   assert.equal(await setting('output_validation.max_bytes').getAttribute('placeholder'), 'default: 5,242,880 (5 MiB)');
   assert.equal(await setting('output_validation.assert_formats').locator('option').first().innerText(), 'default: no');
   await setting('output_validation.assert_formats').selectOption('yes');
-  assert.equal(await form.getByLabel('api_key').count() + await form.getByLabel('listen').count(), 0, 'what cannot be changed here is not offered');
+  assert.equal(await form.getByLabel('api_key').count() + await form.getByLabel('listen').count(), 0, 'settings that cannot be changed in the page are not offered');
   await sound(page, 'settings-form');
   await form.getByText('Limits', { exact: true }).click();
   const named = form.getByLabel('Add a name to limits.tools');
@@ -183,7 +183,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
 
-  step('a server leads to its settings');
+  step('a server links to its settings');
   await go(page, '#servers?name=stub');
   await page.locator('#server').getByRole('link', { name: 'Settings', exact: true }).click();
   await setting('call_timeout').waitFor();
@@ -196,10 +196,10 @@ export async function look({ page, wrong }) {
   await page.getByText('The log is intact.').waitFor();
   await page.locator('#verified').getByText(/^[\d,]+, from \d/).waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
-  // Until they are loaded, the list shows the rows of an earlier address.
+  // The list shows the rows of the previous URL until the new rows are loaded.
   await all(page, '#rows li', (row) => /\bconfig\b/.test(row));
   await page.locator('#rows li', { hasText: 'added tools_limit' }).first().waitFor();
-  assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed limits, mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
+  assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed limits, mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row names the changed settings');
   // The last change was triggered by the file or by the button, whichever was first.
   await page.locator('#rows li').filter({ hasText: 'removed tools_limit' }).first().locator('a').first().click();
   await page.locator('#record').getByText('tools_limit').first().waitFor();

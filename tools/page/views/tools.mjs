@@ -1,4 +1,4 @@
-// The tools: searched, opened, compared and approved, and called.
+// Tools view: list, search, panel, trial calls, and comparison and approval of definitions.
 
 import assert from 'node:assert/strict';
 
@@ -7,12 +7,12 @@ import { HOSTILE, call, offers, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
 export async function look({ page, wrong }) {
-  step('tools, searched and by server');
+  step('tools are listed in compact rows and pages');
   await visit(page, 'tools');
   const panel = page.locator('#tool');
   const rows = page.locator('#tools tbody tr');
   const row = (name) => page.locator(`#tools tbody tr[data-name="${name}"]`);
-  /** Opens the panel of a tool by a click on its line. */
+  /** Opens the panel of a tool by a click on its row. */
   const open = async (name) => {
     await row(name).locator('th a').click();
     await panel.getByRole('heading', { name, exact: true }).waitFor();
@@ -22,12 +22,12 @@ export async function look({ page, wrong }) {
   const tall = () => rows.filter({ hasNotText: LONG_NAME }).evaluateAll((all) => all
     .filter((it) => it.offsetHeight >= 3 * Number.parseFloat(getComputedStyle(it).lineHeight))
     .map((it) => `${it.offsetWidth} × ${it.offsetHeight}: ${it.innerText}`));
-  await until(async () => (await tall()).length === 0, async () => `one line each: ${await tall()}`);
+  await until(async () => (await tall()).length === 0, async () => `rows are too high: ${await tall()}`);
   assert.equal(await rows.count(), 50, 'a list of many tools is paged');
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await sound(page, 'tools');
 
-  step('tools that rules hide are counted, and lead to the rules');
+  step('tools hidden by rules are counted with a link to the rules, and tools are searched');
   await page.route('**/api/v1/status', async (route) => {
     const response = await route.fetch();
     const { data, ...rest } = await response.json();
@@ -51,10 +51,10 @@ export async function look({ page, wrong }) {
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
   await rows.nth(50).waitFor();
-  assert.ok(await rows.nth(50).locator('th a').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
+  assert.ok(await rows.nth(50).locator('th a').evaluate((it) => it === document.activeElement), 'the first new row has the focus');
   await page.locator('#tool-form [name=q]').fill('no hints');
   await row('stub:no_hints').getByText('asks a person').waitFor();
-  assert.equal(await row('stub:no_hints').locator('th wbr').count(), 2, 'a name breaks after its separators');
+  assert.equal(await row('stub:no_hints').locator('th wbr').count(), 2, 'a name can wrap after its separators');
   await page.locator('#tool-form [name=bare]').check();
   assert.match(page.url(), /bare=yes/);
   await until(async () => (await rows.allInnerTexts()).every((it) => it.includes('not marked')), () => rows.allInnerTexts());
@@ -65,7 +65,7 @@ export async function look({ page, wrong }) {
   await page.reload();
   await rows.first().getByText('stub:delete_item').waitFor();
 
-  step('the tools are sorted by their calls and failures, whose numbers lead to the records');
+  step('tools are sorted by calls and errors, and the error counts link to records');
   await go(page, '#tools');
   await page.locator('#tools thead button', { hasText: 'Calls' }).click();
   const numbers = async (column) => (await page.locator(`#tools tbody td:nth-child(${column})`).allInnerTexts()).map((it) => Number(it.replaceAll(',', '')));
@@ -73,7 +73,7 @@ export async function look({ page, wrong }) {
   await until(async () => falls(await numbers(3)), () => numbers(3));
   assert.match(page.url(), /sort=Calls/);
   const saved = (await save(page, 'tools')).split('\r\n');
-  assert.ok(saved.length > 120, 'also those that are not shown yet');
+  assert.ok(saved.length > 120, 'the file includes tools that are not shown yet');
   assert.match(saved[0], /^tool,operation,in quarantine,marked,calls,errors,description$/);
   assert.equal(saved[1].split(',')[0], await rows.first().locator('th a').innerText());
   await page.locator('#tools thead button', { hasText: 'Calls' }).click();
@@ -87,7 +87,7 @@ export async function look({ page, wrong }) {
   await page.goBack();
   await page.goBack();
 
-  step('a line opens a panel with the keyboard, and closes it, where it was');
+  step('Enter opens the panel of a row, and Escape closes it and restores the focus');
   await row('stub:delete_item').locator('th a').focus();
   await page.keyboard.press('Enter');
   await panel.getByRole('heading', { name: 'stub:delete_item' }).waitFor();
@@ -116,7 +116,7 @@ export async function look({ page, wrong }) {
   await page.locator('#tool-form [name=held]').check();
   await page.getByText('No tool matches.').waitFor();
 
-  step('what is typed while the servers are still asked for is searched in all of them');
+  step('a search typed while the servers load covers all servers');
   let answer;
   const waited = new Promise((done) => { answer = done; });
   await page.route('**/api/v1/servers', async (route) => {
@@ -130,7 +130,7 @@ export async function look({ page, wrong }) {
   answer();
   await page.unroute('**/api/v1/servers');
 
-  step('a call is tried, and is on record');
+  step('a trial call is made and recorded');
   const echo = await open('stub:echo');
   await echo.getByText('Try a call').click();
   await echo.locator('[name=args]').fill('{"note": ');
@@ -156,7 +156,7 @@ export async function look({ page, wrong }) {
   await deletes.getByRole('button', { name: 'Call' }).click();
   assert.match(await decide(page, false), /Call stub:delete_item/);
 
-  step('a tool that comes, changes and is approved elsewhere is seen without asking again, and what is open stays open');
+  step('added and changed tools appear without a reload, and open sections stay open');
   await go(page, '#tools?server=notes');
   await count(page, '#tools tbody tr', 1);
   const adds = await open('notes:add_tool');
@@ -168,7 +168,7 @@ export async function look({ page, wrong }) {
   await call('write', 'notes:add_tool', {}, 'the first definition');
   await found.waitFor();
   await count(page, '#tools tbody tr', 2);
-  assert.equal(await adds.locator('details[open]').count(), 2, 'what is open stays open');
+  assert.equal(await adds.locator('details[open]').count(), 2, 'open sections stay open');
   assert.equal(await adds.locator('[name=reason]').inputValue(), 'typed before something came');
   assert.ok(await adds.locator('[name=reason]').evaluate((it) => it === document.activeElement));
   await open('notes:added_note');
@@ -178,9 +178,9 @@ export async function look({ page, wrong }) {
   await call('write', 'notes:add_tool', {}, 'a looser definition');
   await found.getByText('in quarantine').waitFor();
   await panel.getByText('in quarantine').waitFor();
-  await panel.getByText('differs from the accepted definition').waitFor(); // its definition is still open, and is requested again
+  await panel.getByText('differs from the accepted definition').waitFor(); // the open definition is requested again
 
-  step('what is in quarantine is found among many tools, also from the count of its server');
+  step('quarantined tools are found by filter and from the count of their server, until they are approved');
   await go(page, '#tools');
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.locator('#tool-form [name=held]').check();
@@ -198,7 +198,7 @@ export async function look({ page, wrong }) {
   await page.evaluate(() => history.back());
   await page.getByText('No tool matches.').waitFor();
 
-  step('a definition that waits is compared and approved as it was seen, with a second word');
+  step('a quarantined definition is compared, and approved after a confirmation');
   await go(page, '#tools?q=added_note');
   await found.waitFor();
   offers([note(HOSTILE, { idempotentHint: true, openWorldHint: false })]);
@@ -212,13 +212,13 @@ export async function look({ page, wrong }) {
   }
   assert.equal(await panel.locator('img, script').count(), 0);
   const beside = await panel.locator('.sides', { has: page.locator('.old') }).first().locator('pre').evaluateAll((all) => all.map((it) => it.getBoundingClientRect()).map(({ left, top }) => [left, top]));
-  assert.ok(beside.length === 2 && beside[0][0] < beside[1][0] && Math.abs(beside[0][1] - beside[1][1]) < 2, `old and new stand side by side: ${JSON.stringify(beside)}`);
+  assert.ok(beside.length === 2 && beside[0][0] < beside[1][0] && Math.abs(beside[0][1] - beside[1][1]) < 2, `old and new are side by side: ${JSON.stringify(beside)}`);
   await sound(page, 'definition');
-  // A click is ignored while the definition has only just appeared under the pointer.
+  // A click is ignored just after the definition appears under the pointer.
   await until(async () => {
     await panel.getByRole('button', { name: 'Approve' }).click();
     return await page.locator('dialog').count() > 0;
-  }, () => 'nothing is asked');
+  }, () => 'no dialog is shown');
   assert.match(await decide(page, false), /Approve notes:added_note as it is defined now/);
   assert.match(await panel.innerText(), /in quarantine/);
   await panel.getByRole('button', { name: 'Approve' }).click();
