@@ -68,10 +68,14 @@ pub(super) fn command() -> clap::Command {
     command.mut_subcommands(with_output_options_alone)
 }
 
+/// Commands without a result that has a format.
+const WITHOUT_RESULT: [&str; 4] = ["demo", "serve", "stdio", "completions"];
+
 fn with_output_options_alone(command: clap::Command) -> clap::Command {
+    let has_result = !WITHOUT_RESULT.contains(&command.get_name());
     let command = command.mut_args(|arg| match arg.is_global_set() {
         true => {
-            let is_of_output = ["output", "json"].contains(&arg.get_id().as_str());
+            let is_of_output = has_result && ["output", "json"].contains(&arg.get_id().as_str());
             arg.hide(!is_of_output).help_heading("Global options ('mcpproxy --help' has all)")
         }
         false => arg,

@@ -101,6 +101,8 @@ fn one_key_is_read_set_and_removed_and_a_mistake_changes_nothing() {
         (&["set", "tools_limit", "many"][..], 5, "expected a whole number"),
         (&["set", "tool_limit", "5"], 1, "unknown key 'tool_limit' (did you mean 'tools_limit'?)"),
         (&["set", "mcpServers.a.b.comand", "x"], 1, "unknown key 'mcpServers.a.b.comand'"),
+        (&["set", "mcpServers.ab.capabilities.x.approval", "required"], 1, "did you mean a.b?"),
+        (&["set", "policy.files", r#"["none.cedar"]"#], 1, "none.cedar"),
         (&["get", "tool_limit"], 1, "did you mean 'tools_limit'?"),
         (&["get", "keepalive"], 0, "does not set it: this is the default"),
         (&["get", "mcpServers.none"], 1, "does not set 'mcpServers.none'"),

@@ -519,6 +519,8 @@ async function openRecord(id) {
   mark(id);
   const well = await open(record, id, wanted, [button('↑', () => beside('previousElementSibling'), { 'aria-label': 'Newer record' }),
     button('↓', () => beside('nextElementSibling'), { 'aria-label': 'Older record' }), button('✕', () => change({ record: '' }), { 'aria-label': 'Close' })]);
+  // The list is narrower now, and its rows are higher.
+  if (wanted()) rowOf(id)?.scrollIntoView({ block: 'nearest' });
   if (well || !wanted()) return;
   // It stays in the address, and is asked for again by a click on its row.
   const focused = record.contains(document.activeElement);

@@ -96,6 +96,13 @@ for (const it of VIEWS) {
 const fleetLink = document.querySelector(`nav a[href="${link(fleet.name)}"]`);
 fleetLink.hidden = true;
 
+/** The view, after the number of waiting calls. */
+function title(of) {
+  const many = $('waiting').textContent;
+  document.title = `${many && `(${many}) `}${of.label} – mcpproxy`;
+}
+new MutationObserver(() => title(view ?? now)).observe($('waiting'), { childList: true });
+
 function route() {
   if (/^#code=/.test(location.hash)) {
     begin();
@@ -113,7 +120,7 @@ function route() {
     else one.removeAttribute('aria-current');
   }
   aim();
-  document.title = `${next.label} – mcpproxy`;
+  title(next);
   if (next !== view) {
     window.scrollTo(0, 0);
     withdraw();

@@ -51,6 +51,7 @@ export const approvals = {
     fill(standing);
     fill(decided);
     $('waiting').hidden = true;
+    fill($('waiting'));
   },
 };
 

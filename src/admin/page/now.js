@@ -252,7 +252,8 @@ function draw() {
   redraw(zoom, zooms({
     from: points[0].start, to: points.at(-1).start + step * 1000, step: step * 1000,
     first: Date.now() - PERIODS[period.value] * 1000, last: Date.now(), isAll: !shown.from, zoomed,
-  }), el('a', { href: records({}) }, 'Records of this time'));
+  }), el('a', { href: records({}) }, 'Records of this time'),
+    shown.from && quiet(`${stamp(points[0].start, step)} to ${stamp(points.at(-1).start + step * 1000, step)}`));
   const head = el('tr', {}, ['from', ...names, 'p50', 'p99'].map((name) => el('th', { scope: 'col' }, name)));
   const lines = points.filter((point) => names.some((name) => point[name])).map((point) => el('tr', { 'data-key': point.start },
     el('th', { scope: 'row' }, stamp(point.start, step)),

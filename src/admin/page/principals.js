@@ -54,13 +54,14 @@ const renewed = el('div.came', { 'data-key': 'renewed', role: 'status' });
 const sum = el('p', {});
 const outcomes = el('ul.legend', { id: 'principal-calls' });
 const called = el('ol.tops', { id: 'principal-tools', 'aria-label': 'Tools of the newest calls' });
+const calledOf = el('p.quiet', { hidden: true }, `Tools of the newest ${PAGE} calls.`);
 const records = el('ol.records', { 'aria-label': 'Latest records, newest first' });
 const recorded = el('p.more', {});
 const standing = el('ul.cards standing', { 'aria-label': 'Standing approvals' });
 const none = quiet('None.');
 const part = (words, ...parts) => el('div.card', {}, el('h2', {}, words), parts);
 const one = el('div', { id: 'principal', hidden: true }, title,
-  el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes, called), part('Standing approvals', none, standing)),
+  el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes, called, calledOf), part('Standing approvals', none, standing)),
   el('h2', {}, 'Latest records'), el('div.list', {}, heads({ who: 'Client' }), records), recorded);
 // `newest`: the record up to which calls were counted; `all`: the list, of the newest `read` calls if there are `older` ones
 let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, PAGES, [], 0, false];
@@ -295,7 +296,8 @@ async function loadCounts(name, mine, top) {
   const tools = new Map();
   for (const it of data.activities) tools.set(subject(it), (tools.get(subject(it)) ?? 0) + (it.metadata?.repeated ?? 1));
   const most = [...tools].sort((one, other) => other[1] - one[1]).slice(0, TOOLS);
-  redraw(called, most.map(([tool, calls]) => el('li', { 'data-key': tool, title: data.next_cursor && `of the newest ${PAGE} calls` }, share(calls / most[0][1]),
+  calledOf.hidden = !data.next_cursor;
+  redraw(called, most.map(([tool, calls]) => el('li', { 'data-key': tool }, share(calls / most[0][1]),
     anchor(link('activity', { ...filter, tool }), identifier(tool)), el('span', {}, number(calls)))));
   redraw(outcomes, counted.map(([status, value]) => el('li', { 'data-key': status },
     value ? anchor(link('activity', { ...filter, status }), tag(status, ' ', number(value))) : tag(status, ' 0'))));

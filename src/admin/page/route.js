@@ -16,7 +16,7 @@ export function named(name) {
 /** What the address says. */
 export function here() {
   const [view, query = ''] = location.hash.slice(1).split(/\?(.*)/s);
-  return { view: view || 'now', parameters: Object.fromEntries(new URLSearchParams(query)) };
+  return { view: !view || view === 'overview' ? 'now' : view, parameters: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 /** Goes there; `replace` leaves no step to go back to. */

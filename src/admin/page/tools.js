@@ -284,8 +284,7 @@ function content(it) {
   const defined = definition(it);
   const made = el('div.tool', {},
     it.quarantined && trouble('Until somebody approves its definition, no agent sees it.'),
-    it.findings?.length > 0 && el('ul', {}, it.findings.map((found) =>
-      el('li', { class: found.level === 'high' ? 'wrong' : 'quiet' }, `${found.rule} (${found.level}) in ${found.place}: ${found.detail}`))),
+    it.findings?.length > 0 && el('ul', {}, it.findings.map(finding)),
     it.description && para(it.description),
     it.quarantined && defined,
     pairs(['server', anchor(link('servers', { name: of }), identifier(of))], ['called with', el('code', {}, it.call_with)],
@@ -324,17 +323,22 @@ function opened(part, words, look, open = false) {
 function definition(it) {
   return opened('definition', it.quarantined ? 'Pending definition' : 'Definition', async () => {
     const { data } = await ask(`tools/${segment(it.name)}/diff`);
-    return differs(data);
+    return differs(data, it.findings);
   }, it.quarantined);
 }
 
+/** A finding of the scan in a definition. */
+const finding = ({ rule, level, place, detail }) => el('li', { class: level === 'high' ? 'wrong' : 'quiet' }, `${rule} (${level}) in ${place}: ${detail}`);
+
 /** The differences of a definition by part, and the button that approves exactly this definition. */
-function differs({ name, digest, tools: [now] }) {
+function differs({ name, digest, tools: [now] }, findings = []) {
   const since = performance.now();
+  const grave = findings.some((found) => found.level === 'high');
   const approve = async ({ currentTarget }) => {
     const card = currentTarget.closest('.tool');
     // It may have come under the pointer just now, in the place of another.
-    if (performance.now() - since < SETTLE_MS || !await confirmed(`Approve ${name} as it is defined now?`, 'Approve', '')) return;
+    if (performance.now() - since < SETTLE_MS || !await confirmed(`Approve ${name} as it is defined now?`, 'Approve', grave ? 'danger' : '',
+      findings.length > 0 && el('ul', {}, findings.map(finding)))) return;
     act(async () => {
       try {
         await send(`tools/${segment(name)}/approve`, { digest });

@@ -52,7 +52,7 @@ export async function look({ page, wrong }) {
   for (const part of ['stub:no_hints', '<img src=x onerror=', '\\u{202e}']) assert.ok(text.includes(part), part);
   assert.match(text, /expires\s+\d\d:\d\d:\d\d in [45] min/);
   assert.equal(await cards.locator('img, script').count(), 0);
-  assert.equal(await page.title(), 'Approvals – mcpproxy');
+  assert.equal(await page.title(), '(1) Approvals – mcpproxy');
   await page.locator('#approval-count', { hasText: /^1 call waits$/ }).waitFor();
   await sound(page, 'approvals');
 

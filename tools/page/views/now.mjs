@@ -38,6 +38,9 @@ export async function look({ page }) {
   await page.goto(`${base}/ui/#?period=1h`);
   await count(page, '#outcomes g', STEPS);
   assert.equal(await period.inputValue(), '1h');
+  await page.goto(`${base}/ui/#overview?period=7d`);
+  await until(async () => (await bars.count()) > STEPS, () => page.url());
+  assert.equal(await period.inputValue(), '7d');
   await page.goto(`${base}/ui/#?period=24h`);
   await until(async () => (await bars.count()) > STEPS, () => page.url());
 
@@ -160,6 +163,7 @@ export async function look({ page }) {
     await page.mouse.up();
     await until(async () => await page.locator(`#${name} g`).count() < STEPS, () => page.url());
     assert.match(page.url(), /from=.*to=/);
+    assert.match(await page.locator('#zoom').innerText(), /\d\d:\d\d to \d\d:\d\d|\d\d:\d\d:\d\d to /, 'the range is shown');
     assert.equal(await page.locator('#outcomes g').count(), await page.locator('#latencies g').count(), 'both plots show the same time range');
     await page.reload();
     await until(async () => {

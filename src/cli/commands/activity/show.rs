@@ -227,7 +227,15 @@ async fn of_request(
 fn beside(related: &[Value], reason: &str, width: Option<usize>) -> String {
     let mut shown = String::new();
     let value = Paragraph::new(width).indented(LABEL).keeping_paths();
-    for record in related {
+    // A request for approval is part of its answer.
+    let answered: Vec<_> = related
+        .iter()
+        .filter(|it| !is_waiting(it))
+        .map(approval)
+        .filter(|it| !it.0.is_empty())
+        .collect();
+    let is_shown = |record: &&Value| !is_waiting(record) || !answered.contains(&approval(record));
+    for record in related.iter().filter(is_shown) {
         let [number, kind, status] = ["/seq", "/type", "/status"].map(|at| text(record, at));
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
         let (label, summary) = match &*kind {

@@ -1,21 +1,26 @@
 //! `mcpproxy config get`, `config set` and `config unset`: one key of the config file.
 
 use crate::args::Global;
+use crate::commands::policy::rule_problems;
+use crate::commands::tool_names::StoredTools;
 use crate::commands::upstream;
-use crate::error::CommandError;
+use crate::completion::unknown_server;
+use crate::error::{CommandError, Exit};
 use crate::output::{Output, confirm, declined};
+use crate::running_proxy::ReloadReport;
 use crate::terminal_safe::line;
 use crate::{logging, running_proxy, start_proxy};
+use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::edit::{EditedJson, WrittenValue};
-use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES};
-use mcpproxy_config::problem::{KeyPath, Problem};
-use mcpproxy_config::{CONFIG_SCHEMA, parse};
+use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, load_proposed, problems_of_new_server};
+use mcpproxy_config::problem::{KeyPath, Problem, Severity};
 use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_runtime::os::edited_file;
 use mcpproxy_server as server;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, stdin};
+use std::path::Path;
 
 /// Prints the value that the config file states for a key.
 pub(super) fn get(key: &str, global: &Global, output: &Output) -> Result<(), CommandError> {
@@ -104,11 +109,14 @@ pub(super) fn change(
 ) -> Result<(), CommandError> {
     let (loaded, _log) = start_proxy::load_with_log(global)?;
     let flags = start_proxy::flags(global, None);
-    let problems = |json: &EditedJson| parse(json.text(), &start_proxy::variable, &flags);
-    let new_warnings = RefCell::new(Vec::new());
+    let checked = |json: &EditedJson| {
+        let proposed = load_proposed(&loaded.path, json.text(), &start_proxy::variable, &flags)?;
+        Ok::<_, Vec<Problem>>(all_problems(&proposed))
+    };
+    let new_problems = RefCell::new(Vec::new());
     let is_changed = upstream::edit(&loaded, global, |json| {
         let path = path_of(key, json.value());
-        let known = problems(json).map(|(_, warnings)| texts(&warnings)).unwrap_or_default();
+        let known = texts(&checked(json).unwrap_or_default());
         let mut refused: Option<(EditedJson, bool)> = None;
         for candidate in candidates(value) {
             let mut next = json.clone();
@@ -117,14 +125,14 @@ pub(super) fn change(
                 None => next.remove(&path).map(|_| ()),
             }
             .map_err(|error| error.to_string())?;
-            match problems(&next) {
-                Ok((_, warnings)) => {
-                    let new = texts(&warnings).into_iter().filter(|it| !known.contains(it));
-                    let new: Vec<String> = new.collect();
-                    if let Some(unknown) = new.iter().find(|it| it.starts_with("unknown key ")) {
-                        return Err(unknown.replace(" is ignored", ""));
+            match checked(&next) {
+                Ok(mut new) => {
+                    new.retain(|problem| !known.contains(&problem.text));
+                    let reason = new.iter().find_map(|it| reason_to_refuse(it, &loaded.path));
+                    if let Some(reason) = reason.or_else(|| refused_server(json, &next)) {
+                        return Err(reason);
                     }
-                    new_warnings.replace(new);
+                    new_problems.replace(new);
                     return Ok(next);
                 }
                 // The editor reports the problems of the one that is returned: the first, unless only its type is wrong.
@@ -139,8 +147,8 @@ pub(super) fn change(
         Ok(refused.map_or_else(|| json.clone(), |(next, _)| next))
     });
     let is_changed = is_changed.map_err(|error| naming_members(error, key))?;
-    for warning in new_warnings.into_inner() {
-        logging::print_line(format_args!("warning: {}", line(&warning)));
+    for problem in new_problems.into_inner() {
+        logging::print_line(format_args!("warning: {}", line(&problem.text)));
     }
     let file = loaded.path.display().to_string();
     let mut result = json!({"key": key, "file": file, "changed": is_changed});
@@ -168,8 +176,56 @@ pub(super) fn change(
             }
         };
         format!("{done}\n{}", reloaded.message())
+    })?;
+    match reloaded {
+        ReloadReport::Refused(_) => {
+            let text = "the file was changed, but the running mcpproxy cannot use it";
+            Err(CommandError::new(Exit::Config, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Problems of a config, of its rules, and of its settings of tools.
+fn all_problems(loaded: &Loaded) -> Vec<Problem> {
+    let config = &loaded.config;
+    let of_tools = StoredTools::new(config).unmatched_settings();
+    loaded.warnings.iter().cloned().chain(rule_problems(config)).chain(of_tools).collect()
+}
+
+/// Reason why a change of the file at `path` with this new problem is refused. A problem of a server affects this server alone.
+fn reason_to_refuse(problem: &Problem, path: &Path) -> Option<String> {
+    if problem.text.starts_with("unknown key ") {
+        return Some(problem.text.replace(" is ignored", ""));
+    }
+    let is_of_server = problem.key.starts_with(SERVERS);
+    // The place is that of a text that is not written, except in files of rules.
+    (problem.severity == Severity::Error && !is_of_server).then(|| match &problem.file {
+        Some(file) if file != path => problem.to_string(),
+        _ => problem.text.clone(),
     })
 }
+
+/// Error for a server that the change would add, if it cannot run: a part of its entry alone, for a misspelled name.
+fn refused_server(before: &EditedJson, after: &EditedJson) -> Option<String> {
+    let servers = |json: &EditedJson| {
+        json.value().get(SERVERS).and_then(Value::as_object).cloned().unwrap_or_default()
+    };
+    let known = servers(before);
+    servers(after).iter().filter(|(name, _)| !known.contains_key(*name)).find_map(
+        |(name, entry)| {
+            let problems = problems_of_new_server(name, entry, &start_proxy::variable);
+            let error = problems.into_iter().find(|it| it.severity == Severity::Error)?;
+            Some(match entry.get("command").or_else(|| entry.get("url")) {
+                Some(_) => error.text,
+                None => unknown_server(name, known.keys().map(String::as_str)),
+            })
+        },
+    )
+}
+
+/// Key of the servers.
+const SERVERS: &str = "mcpServers";
 
 /// Words of the problem of a value of the wrong type.
 const WRONG_TYPE: &str = "invalid type: ";
