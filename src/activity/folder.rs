@@ -58,8 +58,9 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// Name of the lock file.
 const LOCK: &str = "lock";
 /// Maximum number of attempts to take a lock, and the pause between them. A process that is just ending, or a
-/// forked child that has not called `exec` yet, may hold a lock a moment longer.
-const ATTEMPTS: u32 = 20;
+/// forked child that has not called `exec` yet, may hold a lock a moment longer: a client that negotiates the protocol
+/// revision ends `mcpproxy stdio` and starts it again at once.
+const ATTEMPTS: u32 = 80;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// File lock that excludes other processes until it is dropped.
@@ -101,7 +102,7 @@ fn from_try_lock(error: TryLockError) -> StoreError {
     }
 }
 
-/// Retries an attempt that fails with [`StoreError::Locked`], for at most half a second.
+/// Retries an attempt that fails with [`StoreError::Locked`], for at most two seconds.
 pub(super) fn retry_lock<T>(
     mut attempt: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
