@@ -313,6 +313,11 @@ mod tests {
     use super::*;
     use clap::Parser;
 
+    /// Words of a command line after the program's name.
+    fn typed(line: &str) -> Vec<OsString> {
+        std::iter::once("mcpproxy").chain(line.split(' ')).map(OsString::from).collect()
+    }
+
     #[test]
     fn usage_error_is_one_line() {
         let error = Cli::try_parse_from(["mcpproxy", "call", "tool-read"]).unwrap_err();
@@ -368,8 +373,7 @@ mod tests {
             ("call files", ""),
             ("policy files:list_directory", ""),
         ] {
-            let typed: Vec<OsString> =
-                std::iter::once("mcpproxy").chain(line.split(' ')).map(OsString::from).collect();
+            let typed = typed(line);
             let error = with_tip(Cli::try_parse_from(&typed).unwrap_err(), &typed);
             let message = usage_message(&error.to_string()).to_owned();
             assert!(message.contains(expected), "{line}: {message}");
@@ -390,8 +394,7 @@ mod tests {
             ("upstream add", ""),
             ("token create", ""),
         ] {
-            let typed: Vec<OsString> =
-                std::iter::once("mcpproxy").chain(line.split(' ')).map(OsString::from).collect();
+            let typed = typed(line);
             let error = Cli::try_parse_from(&typed).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument, "{line}");
             let tip = tip(&error, &typed).unwrap_or_default();
@@ -411,8 +414,7 @@ mod tests {
             ("completions tcsh", None),
             ("completions bsh", Some("bash")),
         ] {
-            let typed: Vec<OsString> =
-                std::iter::once("mcpproxy").chain(line.split(' ')).map(OsString::from).collect();
+            let typed = typed(line);
             let error = Cli::try_parse_from(&typed).unwrap_err();
             let text = without_far_tips(error, &typed).to_string();
             assert_eq!(text.contains("similar"), suggested.is_some(), "{text}");

@@ -13,7 +13,7 @@ const SUFFIX: &str = ".before-mcpproxy";
 /// backup is replaced.
 const MAX_EARLIER: usize = 99;
 
-/// Reads the text of a client's file or of a backup; `None` if it does not exist.
+/// Reads the text of a config file, of this program or of a client, or of a backup; `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, CommandError> {
     let read = edited_file::read::<String>(path, MAX_FILE_BYTES);
     let failed = |error| CommandError::failed(format!("{}: {error}", path.display()));

@@ -1,6 +1,7 @@
 //! `mcpproxy config get`, `config set` and `config unset`: one key of the config file.
 
 use crate::args::Global;
+use crate::clients::backup;
 use crate::commands::policy::rule_problems;
 use crate::commands::tool_names::StoredTools;
 use crate::commands::upstream;
@@ -12,10 +13,9 @@ use crate::terminal_safe::line;
 use crate::{logging, running_proxy, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::edit::{EditedJson, WrittenValue};
-use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, load_proposed, problems_of_new_server};
+use mcpproxy_config::file::{Loaded, load_proposed, problems_of_new_server};
 use mcpproxy_config::problem::{KeyPath, Problem, Severity};
 use mcpproxy_runtime::nearest::nearest;
-use mcpproxy_runtime::os::edited_file;
 use mcpproxy_server as server;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
@@ -46,9 +46,7 @@ pub(super) fn get(key: &str, global: &Global, output: &Output) -> Result<(), Com
 
 /// The config file as it is.
 fn read(loaded: &Loaded) -> Result<EditedJson, CommandError> {
-    let failed = |error| CommandError::failed(format!("{}: {error}", loaded.path.display()));
-    let text = edited_file::read::<String>(&loaded.path, MAX_FILE_BYTES).map_err(failed)?;
-    let text = text.map(|(text, _)| text).unwrap_or_default();
+    let text = backup::read(&loaded.path)?.unwrap_or_default();
     EditedJson::new(&text).map_err(CommandError::failed)
 }
 
